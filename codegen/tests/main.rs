@@ -31,4 +31,5 @@ mod tables;
 mod texts;
 mod transforms;
 mod verifier;
+mod warp_group;
 mod wgsl;

@@ -181,7 +181,7 @@ fn the_shared_layout_is_the_agreed_one() {
 
 /// A lane of a warp loads words in order; decoded, they are the registers of the operands of
 /// consecutive k steps. Rows are the fragment's; the columns of a lane in a group, or a piece if
-/// that is shorter, are neighbours.
+/// that is shorter, are neighbours. The layout says which of its registers of x has those of w.
 #[test]
 fn a_lane_holds_its_fragment_on_matrix_machines() {
     const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
@@ -253,7 +253,7 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     for (weight, activation, name, fragment, group) in rows {
         let plan = plan_of(&scheme_in_groups(weight, activation, group), name).unwrap();
         let fragment = parse_fragment(fragment).unwrap();
-        let (rows, step) = fragment.extents();
+        let (rows, _) = fragment.extents();
         let sizes = fragment.sizes();
         let lanes = sizes[2] as usize;
         // Lanes of a row, by the columns that they have, and registers of a row likewise.
@@ -275,30 +275,37 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
             // What a lane loads at once: 16 bytes.
             assert_eq!(piece / lanes, 16, "{weight} {activation}");
         }
+        let operand = plan.compute.product.weight;
+        let per_word = operand.per_word() as u32;
+        // The lanes of a row share out its columns: neighbours to each.
+        let shared = columns.min(group).min(1024 / operand.bits());
+        // Registers of a row in A.
+        let of_a = (0..sizes[1]).map(rank).max().unwrap() + 1;
         for (position, bytes) in bytes.chunks(piece).enumerate() {
             let (tile, first) = (position as u64 / 3, position as u64 % 3 * u64::from(columns));
             for lane in 0..lanes {
+                // The first columns of this lane's registers of x, as it loads them.
+                let own = part(lane) * (shared / 4);
+                let stretches = (0..columns).step_by(shared as usize);
+                let x = stretches.flat_map(|stretch| {
+                    let words = (0..shared / 4).step_by(per_word as usize);
+                    words.map(move |word| stretch + own + word)
+                });
+                let x: Vec<u32> = x.collect();
                 let lane_words = lane_words(&plan.native, bytes, (lane, lanes));
                 let registers = decode(&plan.dequant, &lane_words);
                 // Registers are numbered by the first of their codes: units, then fragments.
                 let numbered = number_registers(&plan.dequant, registers);
                 for (register, word) in numbered.into_iter().enumerate() {
-                    let operand = plan.compute.product.weight;
-                    for element in 0..operand.per_word() {
-                        let (of_step, k_step) =
+                    for element in 0..per_word {
+                        let (of_step, step) =
                             (register as u32 % sizes[1], register as u32 / sizes[1]);
-                        let point = fragment.point(&[element as u32, of_step, lane as u32]);
+                        let point = fragment.point(&[element, of_step, lane as u32]);
                         let n = tile * 16 + u64::from(point.n);
-                        // The lanes of a row share out its columns: neighbours to each.
-                        let operand_bytes = plan.compute.product.weight.bits() / 8;
-                        let shared = columns.min(group).min(128 / operand_bytes);
-                        let steps = shared / step;
-                        let of_lane = part(lane) * (shared / 4) + element as u32;
-                        let of_step_k = k_step / steps * shared + k_step % steps * (step / 4);
-                        let of_register = rank(of_step) * operand.per_word() as u32;
-                        let k = first + u64::from(of_lane + of_step_k + of_register);
-                        let bits_of =
-                            word >> (operand.bits() * element as u32) & operand.number().mask();
+                        let of_x = (step * of_a + rank(of_step)) as usize;
+                        let of_x = plan.native.in_order_of_columns(of_x);
+                        let k = first + u64::from(x[of_x] + element);
+                        let bits_of = word >> (operand.bits() * element) & operand.number().mask();
                         let found = operand.number().decode(bits_of);
                         let (add, exponent) = plan.dequant.encoding();
                         let code = code(n, k, bits);
@@ -308,6 +315,82 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
                         assert!(
                             same,
                             "{weight} {activation} {name}: w[{n}, {k}] lane {lane} register {register}: {found}, not {wanted}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What `ldmatrix` loads of the same bytes: matrix i has the 16 bytes of lanes (g, i), of which word t goes to
+/// register i of lane (g, t). Decoded, the registers are whole fragments in the order of x: of 16-bit operands
+/// with 4-bit codes one a register, of narrower codes several, 64 columns apart, of wider ones one in two.
+#[test]
+fn ldmatrix_loads_fragments_in_the_order_of_x() {
+    const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
+    const A8: &str = "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]";
+    let i8 = "i8 { scale: f32 per token }";
+    for (weight, activation, name, fragment, group) in [
+        ("u1", "bf16", "sm_90a", A16, 256),
+        ("u2", "bf16", "sm_90a", A16, 128),
+        ("u4", "bf16", "sm_90a", A16, 128),
+        ("u4", "bf16", "sm_80", A16, 64),
+        ("i4", "f16", "sm_90a", A16, 128),
+        ("u8", "bf16", "sm_90a", A16, 128),
+        ("i8", "f16", "sm_90a", A16, 32),
+        ("e4m3", "bf16", "sm_90a", A16, 128),
+        ("i2", i8, "sm_90a", A8, 128),
+        ("i4", i8, "sm_90a", A8, 64),
+    ] {
+        let plan = plan_of(&scheme_in_groups(weight, activation, group), name).unwrap();
+        let fragment = parse_fragment(fragment).unwrap();
+        let (_, step) = fragment.extents();
+        let (operand, bits) = (plan.compute.product.weight, plan.dequant.weight.code.bits());
+        let columns = plan.native.columns;
+        assert_eq!(plan.native.plane_words, [4], "{weight} {activation}");
+        let shape = Shape { experts: 1, n: 32, k: u64::from(columns) * 2 };
+        let bytes = pack(&plan, &bind(&plan, shape), shape);
+        for (position, bytes) in bytes.chunks((16 * columns * bits / 8) as usize).enumerate() {
+            let (tile, first) = (position as u64 / 2, position as u64 % 2 * u64::from(columns));
+            for lane in 0..32 {
+                let (row, word) = (lane / 4, lane % 4);
+                let loaded = (0..4).map(|matrix| words(bytes)[4 * (4 * row + matrix) + word]);
+                // Of each word the registers of A; those of a fragment are in one word or in several.
+                let decoded = loaded
+                    .map(|word| number_registers(&plan.dequant, decode(&plan.dequant, &[word])));
+                let decoded: Vec<Vec<u32>> = decoded.collect();
+                let fragments: Vec<(usize, Vec<u32>)> = match decoded[0].len() {
+                    ..4 => {
+                        let all = decoded.concat();
+                        all.chunks(4).map(<[u32]>::to_vec).enumerate().collect()
+                    }
+                    _ => {
+                        let word = |(at, registers): (usize, &Vec<u32>)| {
+                            let several = registers.chunks(4).map(<[u32]>::to_vec).enumerate();
+                            several.map(|(more, a)| (at + 4 * more, a)).collect::<Vec<_>>()
+                        };
+                        decoded.iter().enumerate().flat_map(word).collect()
+                    }
+                };
+                assert_eq!(fragments.len() as u32, columns / step, "{weight} {activation}");
+                for (number, registers) in fragments {
+                    for (register, element) in
+                        (0..4).flat_map(|at| (0..operand.per_word() as u32).map(move |of| (at, of)))
+                    {
+                        let point = fragment.point(&[element, register, lane as u32]);
+                        let n = tile * 16 + u64::from(point.n);
+                        let k = first + u64::from(number as u32 * step + point.k);
+                        let found = registers[register as usize] >> (operand.bits() * element);
+                        let found = operand.number().decode(found & operand.number().mask());
+                        let (add, exponent) = plan.dequant.encoding();
+                        let wanted = plan.dequant.weight.decode(code(n, k, bits));
+                        let wanted = (wanted + f64::from(add)) * 2f64.powi(exponent);
+                        let same = found == wanted || found.is_nan() && wanted.is_nan();
+                        assert!(
+                            same,
+                            "{weight} {activation} {name}: w[{n}, {k}] in lane {lane}, step {number}: \
+                             {found}, not {wanted}"
                         );
                     }
                 }

@@ -313,6 +313,53 @@ fn in_flight() {
         });
         c.b.push(Op::MatrixWait { pending: 0 });
     });
+    // Sums of a finished group are used while another one is in flight, in the next iteration too.
+    refused("AcrossIterations", group, SM, |c| {
+        let (a, d) = fragments(c);
+        let other = c.b.zeros("other", 4);
+        let tile = c.tile;
+        c.b.push(Op::MatrixFence);
+        c.b.for_each(0u32, 4u32, 1u32, "i", |b, _| {
+            for d in [&d, &other] {
+                b.push(Op::MatrixFence);
+                product(b, tile, d, &a, Accumulator::Registers(d.clone()));
+                wait(b, 1);
+            }
+            b.add_f32(d[0], 1.0f32);
+        });
+        c.b.push(Op::MatrixWait { pending: 0 });
+    });
+    // A wait on one path is none on the other.
+    refused("InFlight", group, SM, |c| {
+        let (a, d) = fragments(c);
+        let same = c.b.special(Special::Blocks(0));
+        let some = c.b.less(same, 7u32);
+        c.b.push(Op::MatrixFence);
+        product(&mut c.b, c.tile, &d, &a, Accumulator::Registers(d.clone()));
+        c.b.push(Op::MatrixCommit);
+        c.b.when(some, |b| b.push(Op::MatrixWait { pending: 0 }));
+        c.b.add_f32(d[0], 1.0f32);
+        c.b.push(Op::MatrixWait { pending: 0 });
+    });
+    // Of two paths with a group each, a wait that leaves one group leaves both.
+    refused("InFlight", group, SM, |c| {
+        let (a, d) = fragments(c);
+        let other = c.b.zeros("other", 4);
+        let (tile, same) = (c.tile, c.b.special(Special::Blocks(0)));
+        let some = c.b.less(same, 7u32);
+        c.b.push(Op::MatrixFence);
+        let one = |d: &[Reg]| {
+            let (a, d) = (a.clone(), d.to_vec());
+            move |b: &mut Builder| {
+                product(b, tile, &d, &a, Accumulator::Registers(d.clone()));
+                wait(b, 1);
+            }
+        };
+        c.b.if_else(some, one(&d), one(&other));
+        c.b.push(Op::MatrixWait { pending: 1 });
+        c.b.add_f32(d[0], 1.0f32);
+        c.b.push(Op::MatrixWait { pending: 0 });
+    });
     let mut right = case(SM, group);
     let (a, d) = fragments(&mut right);
     let tile = right.tile;

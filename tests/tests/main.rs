@@ -27,3 +27,4 @@ mod settings;
 mod sweep;
 mod transforms;
 mod ui;
+mod warp_group;

@@ -32,9 +32,9 @@
 //! that are uniform over S and control that is uniform over S. *Control* is uniform over the
 //! smaller of what surrounds it and its condition: the body of the kernel is `Block`, a role is
 //! `WarpGroup` if its warps start and end at multiples of four and `Warp` otherwise. Operations
-//! need control of a minimal uniformity: [`Op::Barrier`], [`Op::ClusterBarrier`]: `Block`; matrix
+//! need control of a minimal uniformity: [`Op::Barrier`]: `Block`; matrix
 //! operations in warp-group scope: `WarpGroup`; for shuffles, votes, warp-scope matrix operations,
-//! [`Op::MatrixLoad`], [`Op::WarpSync`], [`Op::NamedBarrier`], bulk and tensor copies, see their
+//! [`Op::MatrixLoad`], [`Op::WarpSync`], [`Op::NamedBarrier`], [`Op::ClusterBarrier`], bulk and tensor copies, see their
 //! documentation. A ragged edge is a [`Mask`] with a fill, never a branch.
 //!
 //! **Memory.** A global [`Buffer`] and a [`SharedBlock`] are arrays of words; an [`Address`] is

@@ -229,6 +229,18 @@ pub enum Op {
         /// Cache hint for global memory; [`Cache::Default`] for shared.
         cache: Cache,
     },
+    /// Reads shared memory of a block of the cluster, from the same place as in this block; that block must
+    /// not have ended.
+    ClusterLoad {
+        /// Results, [`Width::registers`] of them.
+        dst: Vec<Reg>,
+        /// First word, shared.
+        from: Address,
+        /// Width of the access.
+        width: Width,
+        /// Number of the block in its cluster, u32.
+        block: Operand,
+    },
     /// Writes registers to memory.
     Store {
         /// First word.
@@ -295,8 +307,8 @@ pub enum Op {
         /// Whether this warp waits.
         wait: bool,
     },
-    /// All threads of the cluster wait for each other; orders shared and global memory among them.
-    /// Control: block.
+    /// All threads of the cluster wait for each other; orders shared and global memory among them. Each
+    /// warp of each block executes one, at whatever statement. Control: warp.
     ClusterBarrier,
 
     /// dst = another lane's a. All lanes of the warp take part. Control: warp. Result: varying,

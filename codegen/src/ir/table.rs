@@ -185,6 +185,13 @@ impl Op {
                 }
                 .then(hint, [])
             }
+            Self::ClusterLoad { dst, from, width, block } => {
+                let from = memory(from, Read, width.bytes(), Shared("source"));
+                let block = read("block", Is(U32), block);
+                let parts = [writes(Word, dst), show(width), from, block];
+                row(Class::SharedLoad, Feature::Cluster, "{} = load {} {} of block {}", parts)
+                    .result(Fixed(Varying))
+            }
             Self::Store { to, values, width, mask } => {
                 let class = match to.space {
                     Space::Global(_) => Class::GlobalStore,
@@ -226,7 +233,7 @@ impl Op {
                     .control(Warp)
             }
             Self::ClusterBarrier => {
-                row(Class::Barrier, Feature::Cluster, "cluster barrier", []).control(Block)
+                row(Class::Barrier, Feature::Cluster, "cluster barrier", []).control(Warp)
             }
             Self::Shuffle { dst, op, a, by } => {
                 let (a, lane) = (read("value", like(dst), a), read("lane", Is(U32), by));

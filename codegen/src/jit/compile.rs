@@ -229,7 +229,8 @@ pub(super) fn choice(
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
-    let decoded = decoded(&problem.plan.dequant);
+    let scaled = chosen.schedule().rounds_scaled_weights(problem);
+    let decoded = Decoded { scaled, ..decoded(&problem.plan.dequant) };
     Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }
 
@@ -240,5 +241,5 @@ fn decoded(plan: &DequantPlan) -> Decoded {
         Number::Float(format) if plan.rounds() => Some((format, exponent)),
         _ => None,
     };
-    Decoded { add, rounded }
+    Decoded { add, rounded, scaled: None }
 }

@@ -165,7 +165,8 @@ impl Products for Jit {
         let overrides = Overrides::from_environment().map_err(wrong)?;
         let target = compile::gpu(request.target)?;
         let refused = |why| JitError::Environment(EnvironmentError::Refused(Box::new(why)));
-        Ok(with_overrides::overridden(request, target, choice, &overrides).map_err(refused)?)
+        Ok(with_overrides::overridden(request, (target, tokens), choice, &overrides)
+            .map_err(refused)?)
     }
 
     fn choose_stacked(

@@ -9,7 +9,8 @@ use super::JitError;
 use crate::schedule::Chosen;
 
 /// The environment variable that overrides free choices of every product:
-/// `QUANTLOOM_KERNEL="skinny(row_tiles=2, warps=12); tile(rows=64)"`.
+/// `QUANTLOOM_KERNEL="skinny(row_tiles=2, warps=12); tile(rows=64)"`; or the schedule itself:
+/// `QUANTLOOM_KERNEL="use warp_group; warp_group(tokens=64)"`.
 pub const VARIABLE: &str = "QUANTLOOM_KERNEL";
 
 /// Values of free choices by name, for one schedule or for all.
@@ -19,6 +20,8 @@ pub struct Overrides {
     of: BTreeMap<String, BTreeMap<String, u64>>,
     /// Of every schedule.
     all: BTreeMap<String, u64>,
+    /// The schedule that is used in place of the chosen one.
+    instead: Option<String>,
 }
 
 /// A text that is not a list of overrides.
@@ -26,7 +29,9 @@ pub struct Overrides {
 #[non_exhaustive]
 pub enum WrongOverride {
     /// The text has another form.
-    #[error("\"{0}\" is not SCHEDULE(NAME=VALUE, ...), such as skinny(row_tiles=2, warps=12)")]
+    #[error(
+        "\"{0}\" is neither SCHEDULE(NAME=VALUE, ...), such as skinny(row_tiles=2, warps=12), nor use SCHEDULE"
+    )]
     Form(String),
     /// There is no such schedule.
     #[error("there is no schedule \"{name}\", only {}", Chosen::names().join(", "))]
@@ -39,7 +44,7 @@ pub enum WrongOverride {
 impl Overrides {
     /// These free choices for every schedule.
     pub fn of_all(all: BTreeMap<String, u64>) -> Self {
-        Self { all, of: BTreeMap::new() }
+        Self { all, ..Self::default() }
     }
 
     /// The overrides in [`VARIABLE`]; none if the variable is not set or empty.
@@ -49,6 +54,11 @@ impl Overrides {
     pub fn from_environment() -> Result<Self, WrongOverride> {
         let Some(text) = std::env::var_os(VARIABLE) else { return Ok(Self::default()) };
         text.to_string_lossy().parse()
+    }
+
+    /// The schedule that is used in place of the chosen one.
+    pub(super) fn instead(&self) -> Option<&str> {
+        self.instead.as_deref()
     }
 
     /// Replaces free choices of a schedule; returns whether it has replaced any.
@@ -83,21 +93,27 @@ impl FromStr for Overrides {
     fn from_str(text: &str) -> Result<Self, WrongOverride> {
         let wrong = || WrongOverride::Form(text.trim().to_owned());
         let mut of: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        let mut instead = None;
+        let known = |name: &str| match Chosen::names().contains(&name) {
+            true => Ok(name.to_owned()),
+            false => Err(WrongOverride::Schedule { name: name.to_owned() }),
+        };
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            if let Some(name) = part.strip_prefix("use ") {
+                instead = Some(known(name.trim())?);
+                continue;
+            }
             let (name, choices) = part.split_once('(').ok_or_else(wrong)?;
             let choices = choices.strip_suffix(')').ok_or_else(wrong)?;
-            let name = name.trim();
-            if !Chosen::names().contains(&name) {
-                return Err(WrongOverride::Schedule { name: name.to_owned() });
-            }
+            let name = known(name.trim())?;
             let choice = |choice: &str| {
                 let (name, value) = choice.split_once('=')?;
                 Some((name.trim().to_owned(), value.trim().parse().ok()?))
             };
             let choices = choices.split(',').map(choice).collect::<Option<Vec<_>>>();
-            of.entry(name.to_owned()).or_default().extend(choices.ok_or_else(wrong)?);
+            of.entry(name).or_default().extend(choices.ok_or_else(wrong)?);
         }
-        Ok(Self { of, all: BTreeMap::new() })
+        Ok(Self { of, all: BTreeMap::new(), instead })
     }
 }
 
@@ -127,7 +143,12 @@ mod tests {
             assert!(wrong.parse::<Overrides>().is_err(), "{wrong}");
         }
         let error = "decode(warps=2)".parse::<Overrides>().unwrap_err();
-        assert_eq!(error.to_string(), "there is no schedule \"decode\", only skinny, tile, shader");
+        assert_eq!(
+            error.to_string(),
+            "there is no schedule \"decode\", only skinny, tile, warp_group, shader"
+        );
+        assert!("use decode".parse::<Overrides>().is_err());
+        assert_eq!("use tile".parse::<Overrides>().unwrap().instead(), Some("tile"));
         for unknown in ["skinny(rows=2)", "skinny(n=2)"] {
             let overrides: Overrides = unknown.parse().unwrap();
             let error = overrides.apply(&mut skinny()).unwrap_err();

@@ -33,7 +33,7 @@ impl Products for JitWithOverrides {
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         let target = gpu(request.target)?;
-        Ok(overridden(request, target, Jit.choose(request, tokens)?, &self.0)?)
+        Ok(overridden(request, (target, tokens), Jit.choose(request, tokens)?, &self.0)?)
     }
 
     fn choose_stacked(
@@ -88,15 +88,25 @@ impl Products for JitWithOverrides {
 /// If the schedule does not support the overrides.
 pub(super) fn overridden(
     request: &Request<'_>,
-    target: &'static Target,
+    (target, tokens): (&'static Target, u64),
     made: Choice,
     overrides: &Overrides,
 ) -> Result<Choice, JitError> {
     let mut schedule = made.key.schedule.clone();
-    if !overrides.apply(&mut schedule)? {
+    let problem = || problem_on(target, request);
+    let replaced = match overrides.instead() {
+        Some(name) => {
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+            let chosen = Chosen::of(name, &problem()?, tokens)?;
+            schedule = Schedule::new(chosen.name(), chosen.parameters());
+            true
+        }
+        None => false,
+    };
+    if !overrides.apply(&mut schedule)? && !replaced {
         return Ok(made);
     }
-    let problem = problem_on(target, request)?;
+    let problem = problem()?;
     let chosen = Chosen::read(&schedule.name, &schedule.parameters)?;
     chosen.schedule().checked(&problem)?;
     choice(request, &problem, chosen, Basis::Asked)

@@ -30,6 +30,9 @@ pub struct CostRow {
     pub bf16: Option<u32>,
     /// Arithmetic on two f16.
     pub f16: Option<u32>,
+    /// Whether both are one operation that takes subnormal numbers as they are: PTX ISA, `fma` of half
+    /// precision, "subnormal numbers are supported"; in bf16 there is no `.ftz`.
+    pub subnormals: bool,
     /// Conversion of two 8-bit floats to f16.
     pub convert_f16: Option<u32>,
     /// Arithmetic, comparison and conversion in f32.
@@ -58,6 +61,7 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
         prmt_by: Some(1),
         bf16: Some(bf16),
         f16: Some(1),
+        subnormals: matches!(class, Class::Ampere | Class::Ada | Class::Hopper),
         convert_f16,
         f32: 1,
         table_16: None,
@@ -77,6 +81,7 @@ pub const COSTS: &[CostRow] = &[
         prmt_by: None,
         bf16: None,
         f16: None,
+        subnormals: false,
         convert_f16: None,
         f32: 1,
         // Two permutations and a blend if a register holds eight.
@@ -99,6 +104,7 @@ pub const COSTS: &[CostRow] = &[
         prmt_by: None,
         bf16: None,
         f16: None,
+        subnormals: false,
         convert_f16: None,
         f32: 1,
         table_16: Some(LOOKUP),

@@ -78,9 +78,11 @@ impl DequantPlan {
         errors.fold(0.0, f64::max)
     }
 
-    /// The order in which products with operands of equal width are preferred: error, then cost.
-    pub(super) fn price(&self) -> (f64, u32) {
-        (self.error(), self.cost)
+    /// The order in which products with operands of equal width are preferred: error, then cost, then one
+    /// without a power of two that scales have to undo.
+    pub(super) fn price(&self) -> (f64, u32, bool) {
+        let (_, exponent) = self.encoding();
+        (self.error(), self.cost, exponent != 0)
     }
 
     /// The sequence, if it defines the positions of bits in a unit of codes.
@@ -147,9 +149,11 @@ fn candidates(
     let bits = weight.code.bits();
     let slices = planes(bits);
     let mut chains: Vec<Vec<Sequence>> = Vec::new();
+    let row = costs(class);
     let decode = |field| {
         let request = TemplateRequest { weight: &weight, field, operand };
-        TEMPLATES.iter().filter_map(move |template| (template.make)(&request)).collect::<Vec<_>>()
+        let there = TEMPLATES.iter().filter(|template| !template.subnormals || row.subnormals);
+        there.filter_map(move |template| (template.make)(&request)).collect::<Vec<_>>()
     };
     let to_bytes = || planes_to_bytes(&weight);
     if is_element(&weight, operand) {
@@ -161,7 +165,6 @@ fn candidates(
     if bits < 8 {
         chains.extend(decode(8).into_iter().map(|last| vec![to_bytes(), last]));
     }
-    let row = costs(class);
     let plan = |planes: &[(u8, u8)], stages: Vec<Sequence>| {
         let cost = stages.iter().map(|stage| row.of(stage)).sum::<Option<u32>>()?;
         let (weight, recode, planes) = (weight.clone(), recode.clone(), planes.to_vec());

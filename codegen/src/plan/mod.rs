@@ -21,6 +21,7 @@ pub mod native;
 pub mod operand;
 mod refusal;
 pub mod scale;
+pub mod scaled;
 pub mod sequence;
 pub mod sink;
 pub mod step;

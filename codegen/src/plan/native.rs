@@ -6,12 +6,44 @@
 //!
 //! **The order of columns is free.** A product sums over k, so the columns of a chunk may be permuted if those
 //! of x are permuted in the same way. For matrix instructions they are numbered so that a lane's columns are
-//! contiguous: first the elements of a register, then registers and words, then the lanes. With 4-bit codes
-//! lane t holds columns 16t to 16t + 15 of 64 (for product j of the chunk 16t + 4j to 16t + 4j + 3), so that
-//! its x is two loads of 16 bytes. If segments are shorter than a chunk, lanes are numbered within a segment:
-//! with segments of 32 columns lane t holds columns 8t to 8t + 7 of each, so that a segment is whole steps of
-//! the product. An instruction that scales its operands defines which columns share a scale; there columns
-//! keep the order of its fragment.
+//! contiguous, and its x is loads of 16 bytes. If segments are shorter than a chunk, lanes are numbered within a
+//! segment: with segments of 32 columns lane t holds columns 8t to 8t + 7 of each, so that a segment is whole
+//! steps of the product. An instruction that scales its operands defines which columns share a scale; there
+//! columns keep the order of its fragment.
+//!
+//! **One layout for two ways to load.** Within a lane the columns are numbered so that two kinds of kernels can
+//! read the codes: one whose lanes load their own words, and one that needs fragments in the order of x, as a
+//! tensor copy leaves x. That one loads with `ldmatrix`, which gives word i of each 16-byte row to lane i of
+//! four. Where the lanes of a row of A are adjacent, the number of a word in its 16 bytes therefore counts the
+//! lowest columns after the elements of a register; the registers of a word follow, then the lanes. With 4-bit
+//! codes and 16-bit operands word j of lane t has, of 64 columns,
+//!
+//! | register | row | columns |
+//! |---|---|---|
+//! | 0, 1 | g, g + 8 | 16t + 2j, 16t + 2j + 1 |
+//! | 2, 3 | g, g + 8 | 16t + 8 + 2j, 16t + 8 + 2j + 1 |
+//!
+//! If row g of matrix i of `ldmatrix` is the 16 bytes of lane (g, i), register i of lane (g, t) is word t of lane
+//! (g, i): columns 16i + 2t + {0, 1, 8, 9} of rows g and g + 8, which is the fragment of step i in the order of x.
+//! A lane that loads its own words makes two steps of two words: of registers 0 and 1 of both, and of registers
+//! 2 and 3 ([`NativeLayout::in_order_of_columns`]). Their x is adjacent registers of one load, which the
+//! instruction's B has to be. The same holds for other widths, per load of `ldmatrix.x4`:
+//!
+//! | codes | operand | 16 bytes of a lane | fragments of the four registers |
+//! |---|---|---|---|
+//! | 1 bit | 16 bits | words of 32 codes, 256 columns | steps i, 4 + i, 8 + i and 12 + i in register i |
+//! | 2 bits | 16 bits | words of 16 codes, 128 columns | steps i and 4 + i in register i |
+//! | 4 bits | 16 bits | words of 8 codes, 64 columns | step i in register i |
+//! | 8 bits | 16 bits | words of 4 codes, 32 columns | step 0 in registers 0, 1; step 1 in 2, 3 |
+//! | 2 bits | 8 bits | words of 16 codes, 128 columns | step i in register i |
+//! | 4 bits | 8 bits | words of 8 codes, 64 columns | step 0 in registers 0, 1; step 1 in 2, 3 |
+//!
+//! Segments shorter than a chunk of 1- or 2-bit codes keep their own columns in whole products, so that the
+//! words of a chunk's half hold them, and no longer all words. Codes in planes (3, 5, 6 and 7 bits) have the
+//! columns of 4-bit codes: the plane of 4 bits is loaded as these are; of the smaller planes the lane that
+//! multiplies needs a part of the words of four lanes, 2 bits: the half 4 (t mod 2) of each byte of word t / 2,
+//! 1 bit: bits 2t and 2t + 1 of each byte. Where a sequence places bits, and for bytes of 8-bit operands, lanes
+//! load their own words only.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::{parse_fragment, parse_layout};
@@ -49,6 +81,8 @@ struct Holding {
     lane_words: u32,
     /// Whether columns keep the instruction's order, each with its scale.
     keeps_columns: bool,
+    /// Whether the lanes of a row are adjacent, as `ldmatrix` distributes a row's words.
+    adjacent: bool,
 }
 
 /// The most steps of a matrix instruction whose registers a lane holds consecutively, as a power of two.
@@ -72,12 +106,14 @@ impl Holding {
             (0..size.ilog2()).map(bit).collect::<Vec<_>>()
         };
         let steps = (0..STEPS).map(|step| k(row.shape[2] << step));
+        let lanes = bits(2, lanes);
         Some(Self {
             element: bits(0, positions),
             registers: bits(1, registers).into_iter().chain(steps).collect(),
-            lanes: bits(2, lanes),
             lane_words: 2,
             keeps_columns: row.scaling.is_some(),
+            adjacent: lanes.first().is_some_and(|bit| bit.axis == 'k'),
+            lanes,
         })
     }
 
@@ -95,6 +131,7 @@ impl Holding {
             lanes: vec![n(1), n(2), n(4), n(8)],
             lane_words,
             keeps_columns: false,
+            adjacent: false,
         })
     }
 }
@@ -121,6 +158,9 @@ pub struct NativeLayout {
     /// Words of one lane in each plane of a chunk, contiguous: a plane holds those of all lanes. A lane
     /// loads 1, 2 or 4 words at a time.
     pub plane_words: Vec<u32>,
+    /// For each register of a lane's row in a chunk, in the order of codes: its number in the order of
+    /// columns. Empty if the two orders are the same.
+    order: Vec<usize>,
 }
 
 impl NativeLayout {
@@ -135,8 +175,7 @@ impl NativeLayout {
     ) -> Option<Self> {
         let holding = &Holding::new(product, class)?;
         let most = SHARED_BYTES * 8 / product.weight.bits();
-        let chain =
-            Chain::new(dequant, holding, segment.map_or(most, |segment| segment.min(most)))?;
+        let chain = Chain::new(dequant, holding, (segment, most))?;
         let code_bits = dequant.weight.code.bits();
         let plane = |&plane| chain.plane(plane, code_bits, holding);
         let planes: Vec<String> = match dequant.placed() {
@@ -157,7 +196,15 @@ impl NativeLayout {
             Some(sequence) => chain.plane_words(sequence),
             None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
         };
-        Some(Self { layout, rows: of('n'), columns: of('k'), plane_words })
+        let order = chain.order;
+        Some(Self { layout, rows: of('n'), columns: of('k'), plane_words, order })
+    }
+
+    /// The number, in the order of columns, of a register of a lane's row in a chunk; `register` is its number in
+    /// the order of codes. The registers of a segment, or of a chunk if segments are longer, have the same
+    /// numbers in both orders.
+    pub fn in_order_of_columns(&self, register: usize) -> usize {
+        self.order.get(register).copied().unwrap_or(register)
     }
 }
 
@@ -176,10 +223,20 @@ struct Chain {
     /// Bits of the number that count the codes of a word (bytes, if planes are joined), or of a unit
     /// whose sequence defines the positions of bits.
     in_word: usize,
+    /// See [`NativeLayout`].
+    order: Vec<usize>,
 }
 
+/// Bits of the number of a word in 16 bytes.
+const WORD_BITS: usize = 2;
+
 impl Chain {
-    fn new(dequant: &DequantPlan, holding: &Holding, segment: u32) -> Option<Self> {
+    /// For sums over segments; `most` columns are distributed over the lanes of a row at a time.
+    fn new(
+        dequant: &DequantPlan,
+        holding: &Holding,
+        (segment, most): (Option<u32>, u32),
+    ) -> Option<Self> {
         let joined = dequant.joins_planes();
         // The sequence that determines the order of codes.
         let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
@@ -206,21 +263,29 @@ impl Chain {
         codes.extend(holding.registers.get(registers..registers + more)?);
         let mut lanes = holding.lanes.clone();
         if holding.keeps_columns {
-            return Some(Self { codes, lanes, joined, in_word });
+            return Some(Self { codes, lanes, joined, in_word, order: Vec::new() });
         }
-        // Strides grow from elements to registers to words, whatever the order of codes; the lanes are
+        // Strides grow from elements to words to registers, whatever the order of codes; the lanes are
         // inserted at the end of a segment, or last.
         let mut columns: Vec<&mut Bit> = codes.iter_mut().filter(|bit| bit.axis == 'k').collect();
         columns.sort_by_key(|bit| bit.stride);
         let of_lanes: Vec<&mut Bit> = lanes.iter_mut().filter(|bit| bit.axis == 'k').collect();
+        let chunk = 1 << (columns.len() + of_lanes.len());
+        let shared = segment.map_or(most, |segment| segment.min(most));
         let in_segment =
-            if segment.is_power_of_two() { segment.ilog2() as usize } else { usize::MAX };
+            if shared.is_power_of_two() { shared.ilog2() as usize } else { usize::MAX };
         let after = in_segment.saturating_sub(of_lanes.len()).min(columns.len());
+        // A segment's registers stay together in the order of codes.
+        let whole = segment.is_none_or(|segment| segment >= chunk);
+        let together = if whole { columns.len() } else { after };
+        let bits = columns.get_mut(elements..together).filter(|_| holding.adjacent);
+        bits.into_iter().for_each(|bits| bits.rotate_right(WORD_BITS.min(bits.len())));
+        let strides: Vec<u32> = columns.iter().skip(elements).map(|bit| bit.stride).collect();
         columns.splice(after..after, of_lanes);
         for (number, bit) in columns.into_iter().enumerate() {
             bit.stride = 1 << number;
         }
-        Some(Self { codes, lanes, joined, in_word })
+        Some(Self { codes, lanes, joined, in_word, order: order_of_columns(&strides) })
     }
 
     /// The layout of one plane, without the open digits.
@@ -273,6 +338,21 @@ impl Chain {
             false => vec![units; words],
         }
     }
+}
+
+/// The numbers, in the order of columns, of registers in the order of codes. `strides` are those in the product
+/// of the bits of their columns, in the order of columns. Empty if both orders are the same.
+fn order_of_columns(strides: &[u32]) -> Vec<usize> {
+    if strides.is_sorted() {
+        return Vec::new();
+    }
+    let in_product = |stride| strides.iter().filter(|&&other| other < stride).count();
+    let in_product: Vec<usize> = strides.iter().map(|&stride| in_product(stride)).collect();
+    let number = |register: usize| {
+        let bits = in_product.iter().enumerate();
+        bits.map(|(bit, at)| (register >> at & 1) << bit).sum()
+    };
+    (0..1 << strides.len()).map(number).collect()
 }
 
 /// Whether stored codes cross words.

@@ -13,6 +13,7 @@ use super::shader::ShaderTile;
 use super::skinny::SkinnyTile;
 use super::tile::TileShape;
 use super::unscheduled::Unscheduled;
+use super::warp_group::WarpGroupTile;
 use crate::ir::Kernel;
 
 /// The list of schedules: each is a variant of [`Chosen`]. The first that serves a product chooses.
@@ -52,6 +53,8 @@ schedules! {
     Skinny(SkinnyTile),
     /// Any M, on matrix instructions.
     Tile(TileShape),
+    /// Any M, on warp-group instructions.
+    WarpGroup(WarpGroupTile),
     /// Any M, without matrix instructions.
     Shader(ShaderTile),
 }
@@ -94,6 +97,14 @@ pub fn candidates(problem: &Problem, tokens: u32) -> Vec<Chosen> {
 }
 
 impl Chosen {
+    /// The choice of one schedule for a number of tokens.
+    ///
+    /// # Errors
+    /// An unknown name, or a product that the schedule does not support.
+    pub fn of(name: &str, problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        (listed(name)?.choose)(problem, tokens)
+    }
+
     /// The names of all schedules.
     pub fn names() -> Vec<&'static str> {
         SCHEDULES.iter().map(|schedule| (schedule.name)()).collect()
@@ -135,8 +146,13 @@ impl Chosen {
     /// # Errors
     /// An unknown name, or a parameter that is missing or too large.
     pub fn read(name: &str, parameters: &BTreeMap<String, u64>) -> Result<Self, Unscheduled> {
-        let schedule = SCHEDULES.iter().find(|schedule| (schedule.name)() == name);
-        let none = || Unscheduled::UnknownSchedule { name: name.to_owned(), known: Self::names() };
-        (schedule.ok_or_else(none)?.read)(parameters)
+        (listed(name)?.read)(parameters)
     }
+}
+
+/// The schedule of a name.
+fn listed(name: &str) -> Result<&'static Listed, Unscheduled> {
+    let schedule = SCHEDULES.iter().find(|schedule| (schedule.name)() == name);
+    let none = || Unscheduled::UnknownSchedule { name: name.to_owned(), known: Chosen::names() };
+    schedule.ok_or_else(none)
 }

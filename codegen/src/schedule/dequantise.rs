@@ -1,5 +1,8 @@
 //! A plan's dequantisation sequences as operations of the kernel.
 
+mod fragments;
+mod steps;
+
 use std::collections::BTreeMap;
 
 use quantloom_dsl::format::{BF16, F16, Number, Overflow};
@@ -8,15 +11,20 @@ use super::group_params::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::{OutputEncoding, Sequence};
+use crate::plan::sequence::Sequence;
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
+pub(super) use fragments::fragments;
+pub(super) use steps::{StepOfA, steps};
+
 /// Zero points to subtract from the values of a sequence, by segment.
 pub(super) struct Zeros {
     half: Half,
+    /// Values of the sequence are `2^exponent` too large, and so are the zero points to be.
+    exponent: i32,
     segments: Vec<OfSegment>,
     /// Registers of the operand in a segment.
     registers: usize,
@@ -34,27 +42,24 @@ impl Zeros {
     /// The zero points of a lane's rows, each in both halves, segment by segment.
     pub(super) fn new(half: Half, main: &MainLoop<'_>, segments: Vec<Vec<Operand>>) -> Self {
         let of_segment = |rows| OfSegment { rows, made: BTreeMap::new() };
-        let steps = main.segment_steps() as usize * main.lanes().a.registers;
-        Self { half, segments: segments.into_iter().map(of_segment).collect(), registers: steps }
+        let registers = main.segment_steps() as usize * main.lanes().a.registers;
+        let (_, exponent) = main.problem.plan.dequant.encoding();
+        Self { half, exponent, segments: segments.into_iter().map(of_segment).collect(), registers }
     }
 
     /// constant - zero, or constant + zero, in both halves of a register of the operand, numbered
-    /// from the first segment on. Exact: both are small integers.
+    /// from the first segment on. Exact: both are small integers times a power of two.
     fn shifted(&mut self, b: &mut Builder, constant: u32, plus: bool, register: usize) -> Operand {
         let segment = register / self.registers;
         let Some(OfSegment { rows, made }) = self.segments.get_mut(segment) else {
             return constant.into();
         };
         let row = register % rows.len();
-        let factor = match (self.half, plus) {
-            (Half::Bf16, true) => 0x3f80_3f80u32,
-            (Half::Bf16, false) => 0xbf80_bf80,
-            (Half::F16, true) => 0x3c00_3c00,
-            (Half::F16, false) => 0xbc00_bc00,
-        };
+        let sign = if plus { 1.0 } else { -1.0 };
+        let factor = in_both_halves(self.half, sign * 2f64.powi(self.exponent));
         let (half, zero) = (self.half, rows[row]);
         let made = made.entry((constant, plus, row));
-        *made.or_insert_with(|| multiply_add(b, half, [zero, factor.into(), constant.into()]))
+        *made.or_insert_with(|| multiply_add(b, half, [zero, factor, constant.into()]))
     }
 }
 
@@ -91,15 +96,11 @@ impl Scales {
         (exponent, of_step): (Option<i32>, Vec<usize>),
         main: &MainLoop<'_>,
     ) -> Self {
-        let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
-        let power = |exponent| {
-            let power = number.encode(2f64.powi(exponent), Overflow::Special);
-            Operand::U32(power | power << 16)
-        };
         let of_rows = |&group: &Operand| {
             let mut both = group;
             if let Some(exponent) = exponent {
-                both = fused(b, half, [both, power(exponent), NOTHING]);
+                let power = in_both_halves(half, 2f64.powi(exponent));
+                both = fused(b, half, [both, power, NOTHING]);
             }
             match rows {
                 1 => vec![both],
@@ -153,14 +154,8 @@ fn run(
 ) -> Option<Vec<Reg>> {
     let values = words.iter().map(|&word| word.into()).collect();
     let mut registers = Registers { b, values, table };
-    for (at, step) in sequence.steps.iter().enumerate() {
-        let last = output_of(sequence, at)
-            .and_then(|register| by_row.last_step(&mut registers, step, before + register));
-        let value = match last {
-            Some(value) => value,
-            None => step.lower(&mut registers)?,
-        };
-        registers.values.push(value);
+    while registers.values.len() < sequence.inputs.len() + sequence.steps.len() {
+        registers.step(sequence, (by_row, before))?;
     }
     let Registers { b, values, .. } = registers;
     // The first code of an output determines the number of its register.
@@ -175,6 +170,23 @@ struct Registers<'b> {
     b: &'b mut Builder,
     values: Vec<Operand>,
     table: Option<Table>,
+}
+
+impl Registers<'_> {
+    /// Runs the next step of a sequence; `before` registers of the operand precede those of the sequence.
+    /// `None` if the step has no operation here.
+    fn step(&mut self, sequence: &Sequence, (by_row, before): (&mut ByRow, usize)) -> Option<()> {
+        let at = self.values.len() - sequence.inputs.len();
+        let step = sequence.steps.get(at)?;
+        let last = output_of(sequence, at)
+            .and_then(|register| by_row.last_step(self, step, before + register));
+        let value = match last {
+            Some(value) => value,
+            None => step.lower(self)?,
+        };
+        self.values.push(value);
+        Some(())
+    }
 }
 
 const fn half(half: StepHalf) -> Half {
@@ -261,46 +273,6 @@ fn written(b: &mut Builder, sequence: &Sequence, registers: Option<Vec<Reg>>) ->
     registers.unwrap_or_else(|| none(b))
 }
 
-/// Dequantises one lane's codes of a k-tile, chunk by chunk, and passes the registers of A to `each`,
-/// step by step of the product: each A is used as soon as it is complete.
-pub(super) fn steps(
-    b: &mut Builder,
-    (main, table): (&MainLoop<'_>, Option<Table>),
-    chunks: &[Vec<Reg>],
-    by_row: &mut ByRow,
-    mut each: impl FnMut(&mut Builder, usize, Vec<Reg>),
-) {
-    let (plan, of_step) = (&main.problem.plan.dequant, main.lanes().a.registers);
-    let (mut registers, mut step) = (Vec::new(), 0);
-    for chunk in chunks {
-        let joined = match &plan.stages[..] {
-            [planes, ..] if plan.joins_planes() => {
-                let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
-                written(b, planes, joined)
-            }
-            _ => chunk.clone(),
-        };
-        let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
-        // The same word of all units is adjacent.
-        let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
-        for unit in 0..units {
-            let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
-            let before = of_step * step + registers.len();
-            match decode {
-                Some(sequence) => {
-                    let decoded = run(b, (sequence, table), &words, (by_row, before));
-                    registers.extend(written(b, sequence, decoded));
-                }
-                None => registers.extend(words),
-            }
-            while registers.len() >= of_step {
-                each(b, step, registers.drain(..of_step).collect());
-                step += 1;
-            }
-        }
-    }
-}
-
 impl ByRow {
     /// The last step of a register of the operand, if zero points or scales change it.
     fn last_step(
@@ -309,29 +281,35 @@ impl ByRow {
         step: &Step,
         register: usize,
     ) -> Option<Operand> {
-        match (self, step) {
-            (Self { zeros: Some(zeros), .. }, Step::Fma16(_, x, y, Arg::Word(constant))) => {
+        let value = match (&mut self.zeros, step) {
+            (Some(zeros), Step::Fma16(_, x, y, Arg::Word(constant))) => {
                 let constant = zeros.shifted(registers.b, *constant, false, register);
                 let [x, y] = [*x, *y].map(|arg| registers.arg(arg));
                 Some(fused(registers.b, zeros.half, [x, y, constant]))
             }
-            (Self { zeros: Some(zeros), .. }, Step::Sub16(_, x, Arg::Word(constant))) => {
+            (Some(zeros), Step::Sub16(_, x, Arg::Word(constant))) => {
                 let constant = zeros.shifted(registers.b, *constant, true, register);
                 let x = registers.arg(*x);
                 Some(difference(registers.b, zeros.half, [x, constant]))
             }
-            (Self { scales: Some(scales), .. }, Step::Fma16(_, x, y, z)) => {
-                let (scale, half) = (scales.of(register)?, scales.half);
-                let [x, y, z] = [*x, *y, *z].map(|arg| registers.arg(arg));
-                let value = match scales.instead {
-                    true => x,
-                    false => fused(registers.b, half, [x, y, z]),
-                };
-                Some(fused(registers.b, half, [value, scale, NOTHING]))
-            }
             _ => None,
-        }
+        };
+        let Some(scales) = &self.scales else { return value };
+        let (scale, half) = (scales.of(register)?, scales.half);
+        let value = match (value, step) {
+            (Some(value), _) => value,
+            (None, Step::Fma16(_, x, ..)) if scales.instead => registers.arg(*x),
+            (None, step) => step.lower(registers)?,
+        };
+        Some(fused(registers.b, half, [value, scale, NOTHING]))
     }
+}
+
+/// A number in both halves of a word.
+fn in_both_halves(half: Half, value: f64) -> Operand {
+    let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
+    let bits = number.encode(value, Overflow::Special);
+    Operand::U32(bits | bits << 16)
 }
 
 /// x * y + z in both halves; all values of a dequantisation are numbers of the half's type. If y is 1 or

@@ -93,6 +93,16 @@ impl GroupParams {
         Self { apart, ..self }
     }
 
+    /// The same for a product whose columns are in order: every lane needs all groups of a k-tile.
+    pub(super) const fn in_order(self) -> Self {
+        self.shared_out(1)
+    }
+
+    /// The place of a group of a k-tile among those of [`Self::in_order`].
+    pub(super) fn place_of_group(&self, main: &MainLoop<'_>, group: u32) -> u32 {
+        group / self.apart + group % self.apart * self.of_lane(main.k_tile())
+    }
+
     /// Groups of a k-tile that one lane needs.
     fn of_lane(&self, k_tile: u32) -> u32 {
         self.of_k_tile(k_tile) / self.apart
@@ -252,7 +262,7 @@ impl GroupParams {
 
     /// The numbers of a lane's rows (at most two) in a group of a k-tile, as exact 16-bit floats in one
     /// register: two rows, or one row twice.
-    fn halves(
+    pub(super) fn halves(
         &self,
         b: &mut Builder,
         rows: u32,

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use quantloom_dsl::format::FloatFormat;
+
 use super::mapping::MainLoop;
 use super::problem::Problem;
 use super::unscheduled::{ChoiceRule, Unscheduled};
@@ -75,6 +77,12 @@ pub trait Schedule: FreeChoices {
     /// # Errors
     /// If the schedule does not support the product.
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled>;
+
+    /// The type to which weights are rounded after they are multiplied with their scale; `None` if scales
+    /// multiply sums, or weights exactly.
+    fn rounds_scaled_weights(&self, _problem: &Problem) -> Option<FloatFormat> {
+        None
+    }
 
     /// The most rows of x of one launch.
     fn most_tokens(&self, problem: &Problem) -> u32;

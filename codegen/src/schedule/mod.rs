@@ -1,8 +1,8 @@
 //! Schedules: kernels as algorithms, written through the [`Builder`](crate::ir::Builder).
 //!
 //! In: a [`Problem`] (a plan and a shape) and free choices. Out: a [`Kernel`](crate::ir::Kernel), not
-//! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`], or
-//! [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
+//! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`],
+//! [`mod@warp_group`] for Hopper, or [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
 //! `arrange` describe the product; `mapping` and `lanes` distribute its work over lanes, which is a
 //! schedule's choice; `stack`, `order`, `rows` and `routed_block` say which matrix and which rows of x and y
 //! a block of an expert layer has; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
@@ -41,6 +41,7 @@ mod table;
 pub mod tile;
 pub mod transform;
 mod unscheduled;
+pub mod warp_group;
 mod weight_params;
 
 pub use arrange::Order;

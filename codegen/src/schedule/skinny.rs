@@ -27,7 +27,7 @@ use crate::ir::{
 use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::constants::{Constants, RowRange};
-use super::dequantise::{ByRow, Scales, Zeros, steps};
+use super::dequantise::{ByRow, Scales, StepOfA, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
 use super::group_params::GroupParams;
 use super::lanes::Tokens;
@@ -475,8 +475,8 @@ impl<'p> Skinny<'p> {
             let mut by_row = ByRow { zeros: numbers.zeros(b), scales: numbers.of_weights(b) };
             let codes = numbers.of_product(b);
             let mut parts: Vec<Vec<Reg>> = Vec::new();
-            steps(b, (main, table), chunks, &mut by_row, |b, step, a| {
-                let (segment, first) = (step / segment_steps, step % segment_steps == 0);
+            steps(b, (main, table), chunks, &mut by_row, |b, StepOfA { step, before, a }| {
+                let (segment, first) = (before / segment_steps, before % segment_steps == 0);
                 if first {
                     parts = sums.iter().map(|sums| summing.part_of(b, sums)).collect();
                 }
@@ -486,7 +486,7 @@ impl<'p> Skinny<'p> {
                     let scales = scales.map(|(&of_w, &of_x)| [of_w, of_x]);
                     summing.step(b, part, (&a, x), scales, first);
                 }
-                if (step + 1) % segment_steps > 0 {
+                if (before + 1) % segment_steps > 0 {
                     return;
                 }
                 let scales = numbers.scales(b, segment as u32);

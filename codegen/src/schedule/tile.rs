@@ -22,6 +22,8 @@ mod ring;
 mod shape;
 mod stage_layout;
 
+use std::collections::BTreeMap;
+
 use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, Special};
 
 use super::buffers::ProductBuffers;
@@ -287,13 +289,13 @@ impl<'p> Tile<'p> {
                 let segments = (0..segments).map(segment).collect();
                 Zeros::new(half, main, segments)
             });
-            let mut a = Vec::new();
+            let mut a = BTreeMap::new();
             let numbers = stage.scales(b, self, tile);
             let mut by_row = ByRow { zeros, scales: numbers.of_weights(b, main) };
-            steps(b, (main, table), &chunks, &mut by_row, |_, _, registers| {
-                a.push(registers);
+            steps(b, (main, table), &chunks, &mut by_row, |_, of| {
+                a.insert(of.step, of.a);
             });
-            decoded.a.push(a);
+            decoded.a.push(a.into_values().collect());
             decoded.codes.push(numbers.of_product(b, main));
             decoded.scales.push(numbers);
         }

@@ -174,6 +174,42 @@ impl<const L: usize> Warp<L> {
         }
     }
 
+    /// Reads shared memory of a block of the cluster.
+    pub(super) fn cluster_load(
+        &mut self,
+        state: &mut UnitState<'_, '_>,
+        point: u32,
+        (dst, from, width): (&[Reg], &Address, Width),
+        block: Operand,
+    ) -> StepResult {
+        let (live, bytes) = (self.active, width.bytes());
+        let blocks = self.read(state, block, live)?;
+        let at = self.resolve(state, from, (u64::from(bytes), bytes), live)?;
+        self.count(state, point, from.space, (bytes, true), &at, live);
+        let mut rows = [[0; L]; 4];
+        let Space::Shared(SharedId(id)) = from.space else { return Ok(()) };
+        for lane in lanes_of(live) {
+            let who = self.observer(point);
+            let (start, number) = (at[lane] as u32, blocks[lane] as usize);
+            let Some(of) = state.blocks.get_mut(number) else {
+                let what = "a load from a block outside of the cluster";
+                return fail_at(lane, FaultKind::Unsupported(what));
+            };
+            if let Err(conflict) = of.shared.read(&who, lane as u8, (start, bytes), id as u16) {
+                let kind = state.conflict(conflict, from.space, u64::from(start), false);
+                return fail_at(lane, kind);
+            }
+            put(&mut rows, lane, &of.shared.bytes[start as usize..(start + bytes) as usize]);
+            if number != self.block {
+                of.read_by_others.push(who.record(lane as u8));
+            }
+        }
+        for (&reg, row) in dst.iter().zip(rows) {
+            self.write(state, reg, row)?;
+        }
+        Ok(())
+    }
+
     /// Checks and records a read of shared memory by a lane.
     pub(super) fn check_read(
         &self,

@@ -23,7 +23,7 @@ impl<const L: usize> Warp<L> {
             rendezvous.expected = expected;
             rendezvous.point = point;
             rendezvous.clock = Clock::new(entities);
-        } else if !matches!(which, BarrierKind::Named(_)) && rendezvous.point != point {
+        } else if which == BarrierKind::Block && rendezvous.point != point {
             let other = rendezvous.point;
             return fail(FaultKind::DivergentPoints(state.point(other)));
         } else if rendezvous.expected != expected {

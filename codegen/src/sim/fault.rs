@@ -172,6 +172,10 @@ pub enum FaultKind {
     /// The block ends with an asynchronous operation that nothing waited for.
     #[error("the block ends without a wait for {0}")]
     Unfinished(ProgramPoint),
+    /// Another block of the cluster reads the block's shared memory, and nothing orders that before the
+    /// block's end.
+    #[error("the block may end before {0}")]
+    EndsEarly(ConflictingAccess),
     /// A division by 0.
     #[error("divides by 0")]
     DividesByZero,
@@ -223,6 +227,7 @@ impl FaultKind {
             Self::MissingProxyFence { .. } => "proxy fence",
             Self::MissingMatrixFence(_) => "matrix fence",
             Self::Unfinished(_) => "unfinished",
+            Self::EndsEarly(_) => "ends early",
             Self::DividesByZero => "divides by zero",
             Self::ShiftRange(_) => "shift range",
             Self::LaneRange(_) => "lane range",

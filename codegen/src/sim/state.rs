@@ -55,6 +55,8 @@ pub(super) struct Block {
     pub(super) barrier: Rendezvous,
     pub(super) named: Vec<Rendezvous>,
     pub(super) copies_in_flight: Vec<InFlightCopy>,
+    /// Reads of its shared memory by other blocks of the cluster.
+    pub(super) read_by_others: Vec<AccessRecord>,
     pub(super) published: ReleasedClocks,
 }
 

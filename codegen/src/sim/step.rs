@@ -127,6 +127,9 @@ impl<const L: usize> Warp<L> {
             Op::Load { dst, from, width, mask, cache: _ } => {
                 self.load(state, point, (dst, from, *width), *mask)?;
             }
+            Op::ClusterLoad { dst, from, width, block } => {
+                self.cluster_load(state, point, (dst, from, *width), *block)?;
+            }
             Op::Store { to, values, width, mask } => {
                 self.store(state, point, (to, values, *width), *mask)?;
             }

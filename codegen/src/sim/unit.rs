@@ -1,6 +1,6 @@
 //! A unit: the blocks of a cluster (or one block), and the loop that runs their warps to the end.
 
-use super::clock::{ALL_LANES, Clock};
+use super::clock::{ALL_LANES, AccessRecord, Clock};
 use super::count::Tally;
 use super::fault::{Fault, FaultKind};
 use super::global::{GlobalMemory, OutputStore, ReleasedClocks};
@@ -100,6 +100,7 @@ fn block(context: &LaunchContext<'_>) -> Block {
         barrier: Rendezvous::default(),
         named: (0..16).map(|_| Rendezvous::default()).collect(),
         copies_in_flight: Vec::new(),
+        read_by_others: Vec::new(),
         published: ReleasedClocks::default(),
     }
 }
@@ -191,6 +192,14 @@ fn check_end<const L: usize>(
             let warp = &warps[at * state.context.warps];
             let kind = FaultKind::Unfinished(state.point(copy.point));
             return Err(fault(state, warp, StepError { lane: None, kind }));
+        }
+    }
+    for (at, block) in state.blocks.iter().enumerate() {
+        let own = &warps[at * state.context.warps..(at + 1) * state.context.warps];
+        let waits = |read: &AccessRecord| own.iter().any(|warp| warp.observer(0).follows(0, read));
+        if let Some(read) = block.read_by_others.iter().find(|read| !waits(read)) {
+            let kind = FaultKind::EndsEarly(state.conflicting_access(read, false));
+            return Err(fault(state, &own[0], StepError { lane: None, kind }));
         }
     }
     if state.context.program.matrix_groups {

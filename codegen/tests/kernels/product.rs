@@ -62,6 +62,8 @@ pub struct Product {
     zeros: Option<Halves>,
     bias: Option<Vec<f32>>,
     x: Halves,
+    /// Whether the kernel multiplies weights by their scales, and rounds them.
+    scaled_weights: bool,
 }
 
 impl Product {
@@ -81,7 +83,12 @@ impl Product {
         let x = Halves::draw(m * k, problem.output, || random.signed());
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
-        Self { problem: problem.clone(), m, codes, scales, zeros, bias, x }
+        Self { problem: problem.clone(), m, codes, scales, zeros, bias, x, scaled_weights: false }
+    }
+
+    /// The same for a kernel that multiplies weights by their scales.
+    pub fn with_scaled_weights(self) -> Self {
+        Self { scaled_weights: true, ..self }
     }
 
     /// The arguments of a kernel, by the names of its buffers.
@@ -158,12 +165,14 @@ impl Product {
     /// columns rounds once (as the simulator does it), a group sums `group / 16` of them, its scale
     /// once more, then groups, and what `parts` warps and blocks have, are added up, the bias as a
     /// group: each term of the sum meets at most so many roundings. y itself is rounded once to its
-    /// type.
+    /// type. If weights are multiplied by their scales, each of them is rounded once to the operand's type,
+    /// by half of its epsilon at most: scales here are far from the type's smallest number.
     fn expected(&self, parts: usize) -> Vec<(f64, f64)> {
         let (n, k) = (self.problem.n as usize, self.problem.k as usize);
         let group = self.problem.scale.unwrap().columns as usize;
         let groups = groups(&self.problem);
         let roundings = (group / 16 + groups + parts) as f64 * 2f64.powi(-24);
+        let operand = self::format(self.problem.input.operand.number());
         let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;
         let mut all = Vec::new();
@@ -179,7 +188,9 @@ impl Product {
                     sum += term * self.scales.values[at];
                     size += (term * self.scales.values[at]).abs();
                 }
-                let computed = roundings / (1.0 - roundings) * size;
+                let of_weights = if self.scaled_weights { operand.epsilon() / 2.0 } else { 0.0 };
+                let each = (1.0 + roundings / (1.0 - roundings)) * (1.0 + of_weights) - 1.0;
+                let computed = each * size;
                 let own = (sum.abs() + computed) * format.epsilon() / 2.0;
                 all.push((sum, computed + own.max(smallest)));
             }

@@ -2,6 +2,7 @@
 
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
+use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 
 /// Of a skinny product.
 pub const SKINNY: SkinnyTile = SkinnyTile {
@@ -23,4 +24,17 @@ pub const TILE: TileShape = TileShape {
     stages: 3,
     splits: 1,
     programmatic: false,
+};
+
+/// Of a product on warp groups.
+pub const WARP_GROUP: WarpGroupTile = WarpGroupTile {
+    tokens: 32,
+    groups: 2,
+    row_tiles: 1,
+    stages: 2,
+    parts: 1,
+    batch: 4,
+    splits: 1,
+    exact: false,
+    programmatic: true,
 };

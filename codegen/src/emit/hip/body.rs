@@ -53,6 +53,7 @@ impl Dialect for Writer<'_> {
             Op::Ballot { dst, a } => self.ballot(dst, *a),
             Op::NamedBarrier { .. }
             | Op::ClusterBarrier
+            | Op::ClusterLoad { .. }
             | Op::CopyAsync { .. }
             | Op::CopyCommit
             | Op::CopyWait { .. }

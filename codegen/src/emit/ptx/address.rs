@@ -4,17 +4,19 @@
 use super::Writer;
 use crate::ir::{Address, BarrierRef, Body, Operand, Reg, Space, Statement};
 
-/// The source of an address register: the buffer, or the size of a shared word, and the index.
+/// The source of an address register: the buffer, or the size of a shared word, and the index. Of a matrix
+/// descriptor the size of a word, the start of the block, the constant bits, and the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AddressKey {
     Global(u32, Reg),
     Shared(u32, Reg),
+    Descriptor(u32, u32, u64, Reg),
 }
 
 impl AddressKey {
     const fn index(self) -> Reg {
         match self {
-            Self::Global(_, reg) | Self::Shared(_, reg) => reg,
+            Self::Global(_, reg) | Self::Shared(_, reg) | Self::Descriptor(.., reg) => reg,
         }
     }
 }
@@ -82,7 +84,7 @@ impl Writer<'_> {
         format!("%at{at}")
     }
 
-    fn at(&mut self, key: AddressKey, make: impl FnOnce(&mut Self, u32)) -> u32 {
+    pub(super) fn at(&mut self, key: AddressKey, make: impl FnOnce(&mut Self, u32)) -> u32 {
         if let Some(at) = self.state.known.get(&key) {
             return *at;
         }

@@ -26,6 +26,9 @@ impl Dialect for Writer<'_> {
             Op::Load { dst, from, width, mask, cache } => {
                 self.load(dst, *from, *width, *mask, *cache);
             }
+            Op::ClusterLoad { dst, from, width, block } => {
+                self.cluster_load(dst, *from, *width, *block);
+            }
             Op::Store { to, values, width, mask } => self.store(*to, values, *width, *mask),
             Op::Prefetch { from, mask } => {
                 let at = self.address(*from);

@@ -1,8 +1,9 @@
 //! Matrix operations.
 
 use super::Writer;
+use super::address::AddressKey;
 use crate::ir::{
-    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScope, Reg, SharedTile, Swizzle,
+    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScope, Operand, Reg, SharedTile, Swizzle,
 };
 
 impl Writer<'_> {
@@ -85,11 +86,13 @@ impl Writer<'_> {
         self.line(&format!("{mnemonic} {{{d}}}, {first}, {second}, keep{tail}; }}"));
     }
 
+    /// The matrix descriptor of a tile, in a 64-bit register (PTX ISA, "Matrix descriptor format"). That of
+    /// the tile at an index is computed once; a further offset is a sum, since an address in units of 16
+    /// bytes does not leave its 14 bits.
     fn descriptor(&mut self, tile: &SharedTile, name: &str) {
         let block = &self.kernel.shared[tile.block.0 as usize];
         let bytes = block.word.bytes();
-        let start = self.kernel.shared_map().blocks[tile.block.0 as usize] + tile.offset * bytes;
-        let at = self.shared_address(tile.index, bytes, start);
+        let start = self.kernel.shared_map().blocks[tile.block.0 as usize];
         let (mode, leading) = match tile.swizzle {
             Swizzle::None => (0u64, tile.leading >> 4),
             Swizzle::B128 => (1, 1),
@@ -97,11 +100,36 @@ impl Writer<'_> {
             Swizzle::B32 => (3, 1),
         };
         let constant = mode << 62 | u64::from(tile.stride >> 4) << 32 | u64::from(leading) << 16;
-        let (base, plus) = at.split_once('+').unwrap_or((&at, "0"));
+        let first = match tile.index {
+            Operand::Reg(index) => {
+                let key = AddressKey::Descriptor(bytes, start, constant, index);
+                self.at(key, |this, at| this.first_descriptor(tile, (bytes, start), constant, at))
+            }
+            _ => {
+                self.state.addresses += 1;
+                let at = self.state.addresses;
+                self.first_descriptor(tile, (bytes, start), constant, at);
+                at
+            }
+        };
+        let further = (tile.offset * bytes) >> 4;
+        self.line(&format!("add.s64 {name}, %at{first}, {further};"));
+    }
+
+    /// The descriptor of the tile at an index, without its offset, in address register `at`.
+    fn first_descriptor(
+        &mut self,
+        tile: &SharedTile,
+        (bytes, start): (u32, u32),
+        constant: u64,
+        at: u32,
+    ) {
+        let place = self.shared_address(tile.index, bytes, start);
+        let (base, plus) = place.split_once('+').unwrap_or((&place, "0"));
         self.line(&format!("{{ .reg .b32 place; add.u32 place, {base}, {plus};"));
         self.line("and.b32 place, place, 0x3ffff;");
         self.line("shr.u32 place, place, 4;");
-        self.line(&format!("cvt.u64.u32 {name}, place;"));
-        self.line(&format!("or.b64 {name}, {name}, {constant:#018x}; }}"));
+        self.line(&format!("cvt.u64.u32 %at{at}, place;"));
+        self.line(&format!("or.b64 %at{at}, %at{at}, {constant:#018x}; }}"));
     }
 }

@@ -30,6 +30,22 @@ impl Writer<'_> {
         }
     }
 
+    /// A load from another block's shared memory, whose address `mapa` gives.
+    pub(super) fn cluster_load(
+        &mut self,
+        dst: &[Reg],
+        from: Address,
+        width: Width,
+        block: Operand,
+    ) {
+        let (at, block) = (self.address(from), self.value(block));
+        let (base, plus) = at.split_once('+').unwrap_or((&at, "0"));
+        let (suffix, dst) = (vector(width, "u"), braced(self.regs(dst), width));
+        self.line(&format!("{{ .reg .b32 place; add.u32 place, {base}, {plus};"));
+        self.line(&format!("mapa.shared::cluster.u32 place, place, {block};"));
+        self.line(&format!("ld.shared::cluster{suffix} {dst}, [place]; }}"));
+    }
+
     pub(super) fn store(
         &mut self,
         to: Address,

@@ -57,6 +57,7 @@ impl Dialect for Writer<'_> {
             | Op::WarpSync
             | Op::NamedBarrier { .. }
             | Op::ClusterBarrier
+            | Op::ClusterLoad { .. }
             | Op::Vote { .. }
             | Op::Ballot { .. }
             | Op::CopyAsync { .. }

@@ -81,6 +81,23 @@ impl Builder {
         self.push(Op::Load { dst: dst.to_vec(), from, width, mask, cache });
     }
 
+    /// Loads f32 from another block's shared memory.
+    pub fn cluster_load(
+        &mut self,
+        from: Address,
+        width: Width,
+        block: impl Into<Operand>,
+    ) -> Vec<Reg> {
+        let dst = self.fresh_array(Type::F32, width.registers() as u32, Uniformity::Varying);
+        self.push(Op::ClusterLoad { dst: dst.clone(), from, width, block: block.into() });
+        dst
+    }
+
+    /// All threads of the cluster wait for each other.
+    pub fn cluster_barrier(&mut self) {
+        self.push(Op::ClusterBarrier);
+    }
+
     /// Stores values where the mask is true.
     pub fn store(&mut self, to: Address, values: &[Operand], width: Width, mask: Option<Operand>) {
         self.push(Op::Store { to, values: values.to_vec(), width, mask });

@@ -73,6 +73,11 @@ impl Builder {
         self.kernel.target
     }
 
+    /// The uniformity of control here.
+    pub const fn control(&self) -> Uniformity {
+        self.control
+    }
+
     /// Lanes of a warp.
     pub fn warp_size(&self) -> u32 {
         self.kernel.target.gpu.map_or(1, |gpu| gpu.warp)

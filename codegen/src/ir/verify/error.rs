@@ -118,6 +118,10 @@ pub enum VerifyErrorKind {
     /// A register that a matrix operation in flight uses.
     #[error("`{0}` is used by a matrix operation in flight")]
     InFlight(String),
+    /// An accumulator that is used while a group of matrix operations is in flight, in a loop where a
+    /// group is in flight from one iteration to the next: the assembler waits for all of them.
+    #[error("`{0}` is used while matrix operations are in flight from one iteration to the next")]
+    AcrossIterations(String),
     /// A matrix operation on registers that were written since the last fence.
     #[error("`{0}` was written since the last matrix fence")]
     Unfenced(String),

@@ -4,18 +4,18 @@
 //! Loops are analysed twice, the second time from the state at the end of the first iteration, so
 //! that effects of one iteration on the next are found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::{Findings, VerifyErrorKind};
-use crate::ir::operation::{Effect, Operation, ResultUniformity};
+use crate::ir::operation::{Effect, Operation, Part, ResultUniformity};
 use crate::ir::{
-    Access, Accumulator, Address, Body, MatrixOperand, Op, Operand, Reg, Space, Statement,
+    Access, Accumulator, Body, BufferId, MatrixOperand, Op, Operand, Reg, Space, Statement,
     Uniformity,
 };
 
 pub(super) fn check(findings: &mut Findings<'_>) {
     let kernel = findings.kernel;
-    let mut flow = Flow { findings, at: 0 };
+    let mut flow = Flow { findings, at: 0, crossed: false };
     let state = State { waited: !kernel.launch.programmatic, ..State::default() };
     flow.body(&kernel.body, Uniformity::Block, state);
 }
@@ -27,15 +27,28 @@ struct Group {
     reads: BTreeSet<Reg>,
 }
 
+impl Group {
+    fn join(&mut self, other: Self) {
+        self.writes.extend(other.writes);
+        self.reads.extend(other.reads);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.reads.is_empty()
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct State {
     /// Registers written on every path to this statement.
     written: BTreeSet<Reg>,
     /// Registers written since the last fence by other operations than matrix operations.
     unfenced: BTreeSet<Reg>,
-    /// The open group, and the closed ones from oldest to newest.
+    /// The open group, and the closed ones from newest to oldest.
     open: Group,
-    closed: Vec<Group>,
+    closed: VecDeque<Group>,
+    /// Accumulators of warp-group matrix operations so far.
+    accumulators: BTreeSet<Reg>,
     /// Whether the kernel has waited for earlier grids.
     waited: bool,
 }
@@ -45,13 +58,14 @@ impl State {
     fn meet(mut self, other: Self) -> Self {
         self.written.retain(|reg| other.written.contains(reg));
         self.unfenced.extend(other.unfenced);
-        self.open.writes.extend(other.open.writes);
-        self.open.reads.extend(other.open.reads);
-        for group in other.closed {
-            if !self.closed.contains(&group) {
-                self.closed.push(group);
-            }
+        self.open.join(other.open);
+        // A wait counts from the newest group, so groups of the same age join.
+        let both = self.closed.len().max(other.closed.len());
+        self.closed.resize_with(both, Group::default);
+        for (group, other) in self.closed.iter_mut().zip(other.closed) {
+            group.join(other);
         }
+        self.accumulators.extend(other.accumulators);
         self.waited &= other.waited;
         self
     }
@@ -64,6 +78,8 @@ impl State {
 struct Flow<'f, 'k> {
     findings: &'f mut Findings<'k>,
     at: usize,
+    /// Whether a group of matrix operations is in flight where the iteration of a surrounding loop ends.
+    crossed: bool,
 }
 
 impl<'k> Flow<'_, 'k> {
@@ -122,7 +138,9 @@ impl<'k> Flow<'_, 'k> {
                 let mut once = self.body(body, inner, state.clone());
                 once.written.insert(*counter);
                 self.at = head + 1;
+                let outer = self.crosses(&once);
                 let twice = self.body(body, inner, once.meet(state.clone()));
+                self.crossed = outer;
                 state = state.meet(twice);
                 state.written.remove(counter);
                 state
@@ -133,12 +151,15 @@ impl<'k> Flow<'_, 'k> {
                 self.at += 1;
                 let mut tested = self.body(test, inner, state);
                 self.read((*condition).into(), &tested);
+                let outer = self.crossed;
                 for _ in 0..2 {
                     let turned = self.body(body, inner, tested.clone());
                     self.at = head + 1;
+                    self.crosses(&turned);
                     let again = self.body(test, inner, turned);
                     tested = tested.meet(again);
                 }
+                self.crossed = outer;
                 self.at = head + statement.count();
                 tested
             }
@@ -157,6 +178,14 @@ impl<'k> Flow<'_, 'k> {
         }
     }
 
+    /// Notes the state at the end of a loop's body; returns what was noted of the surrounding loops.
+    fn crosses(&mut self, end: &State) -> bool {
+        let crosses = end.groups().any(|group| !group.is_empty());
+        let outer = self.crossed;
+        self.crossed |= crosses;
+        outer
+    }
+
     fn read(&mut self, operand: Operand, state: &State) {
         let Some(reg) = operand.reg() else { return };
         if !state.written.contains(&reg) {
@@ -164,6 +193,17 @@ impl<'k> Flow<'_, 'k> {
         }
         if state.groups().any(|group| group.writes.contains(&reg)) {
             self.report(VerifyErrorKind::InFlight(self.findings.name(reg)));
+        }
+        self.touched(reg, state);
+    }
+
+    /// A use of an accumulator by another operation than a warp-group product. The assembler follows
+    /// groups in flight through a loop only where none is in flight at the loop's end; otherwise it
+    /// waits for all of them at such a use (ptxas, C7514 and C7517).
+    fn touched(&mut self, reg: Reg, state: &State) {
+        let in_flight = state.groups().any(|group| !group.is_empty());
+        if self.crossed && in_flight && state.accumulators.contains(&reg) {
+            self.report(VerifyErrorKind::AcrossIterations(self.findings.name(reg)));
         }
     }
 
@@ -177,6 +217,7 @@ impl<'k> Flow<'_, 'k> {
         if state.groups().any(|group| group.writes.contains(&reg) || group.reads.contains(&reg)) {
             self.report(VerifyErrorKind::InFlight(self.findings.name(reg)));
         }
+        self.touched(reg, state);
         state.written.insert(reg);
         state.unfenced.insert(reg);
     }
@@ -191,17 +232,21 @@ impl<'k> Flow<'_, 'k> {
             Effect::GridWait => state.waited = true,
             Effect::MatrixStart => return self.warp_group_matrix(op, state),
             Effect::MatrixFence => state.unfenced.clear(),
-            Effect::MatrixCommit => state.closed.push(std::mem::take(&mut state.open)),
-            Effect::MatrixWait(pending) => {
-                let done = state.closed.len().saturating_sub(pending as usize);
-                state.closed.drain(..done);
-            }
+            Effect::MatrixCommit => state.closed.push_front(std::mem::take(&mut state.open)),
+            Effect::MatrixWait(pending) => state.closed.truncate(pending as usize),
         }
         for operand in row.reads() {
             self.read(operand, state);
         }
         for access in row.memory_accesses() {
-            self.check_access(access.address, state);
+            if let Space::Global(id) = access.address.space {
+                self.check_access(id, state);
+            }
+        }
+        for part in &row.parts {
+            if let Part::Tensor(id, _) = part {
+                self.check_access(self.findings.kernel.tensors[id.0 as usize].buffer, state);
+            }
         }
         let found = self.result(&row, control);
         for reg in row.writes() {
@@ -209,8 +254,7 @@ impl<'k> Flow<'_, 'k> {
         }
     }
 
-    fn check_access(&mut self, address: Address, state: &State) {
-        let Space::Global(id) = address.space else { return };
+    fn check_access(&mut self, id: BufferId, state: &State) {
         let buffer = &self.findings.kernel.buffers[id.0 as usize];
         if !state.waited && buffer.access != Access::Constant {
             self.report(VerifyErrorKind::BeforeGridWait(buffer.name.clone()));
@@ -275,6 +319,7 @@ impl<'k> Flow<'_, 'k> {
                 self.report(VerifyErrorKind::Unfenced(self.findings.name(reg)));
             }
         }
+        state.accumulators.extend(d);
         state.open.writes.extend(d);
     }
 }

@@ -232,7 +232,9 @@ impl<'k> Walk<'_, 'k> {
             Op::Special { value: Special::Block(axis) | Special::Blocks(axis), .. } => {
                 self.require(*axis <= 2, || format!("grid axis {axis} does not exist"));
             }
-            Op::Load { dst, width, .. } => self.count("results", width.registers(), dst.len()),
+            Op::Load { dst, width, .. } | Op::ClusterLoad { dst, width, .. } => {
+                self.count("results", width.registers(), dst.len())
+            }
             Op::Store { values, width, .. } => {
                 self.count("values", width.registers(), values.len());
             }

@@ -9,6 +9,7 @@
 mod bit_placement;
 mod codebook;
 mod planes;
+mod subnormal;
 mod table;
 mod to_16bit;
 mod to_8bit;
@@ -41,6 +42,8 @@ pub struct Template {
     pub name: &'static str,
     /// What it does, in one line.
     pub summary: &'static str,
+    /// Whether the template is for classes alone whose arithmetic takes subnormal numbers as they are.
+    pub subnormals: bool,
     /// The sequence, if the template applies.
     pub make: fn(&TemplateRequest<'_>) -> Option<Sequence>,
 }
@@ -52,54 +55,65 @@ pub const PLANES_TO_BYTES: &str = "planes_to_bytes";
 pub const TEMPLATES: &[Template] = &[
     Template {
         name: "magic_bf16",
-        summary: "an integer code ORed under the exponent of 128, and 128 subtracted: bf16",
-        make: to_16bit::magic_bf16,
+        summary: "an integer code ORed under the exponent of 128, and 128 subtracted (`halves_bf16`: of 8 bits \
+                  seven, and the top one added): bf16",
+        subnormals: false,
+        make: |request| to_16bit::magic_bf16(request).or_else(|| to_16bit::halves_bf16(request)),
     },
     Template {
         name: "magic_f16",
         summary: "an integer code inserted under the exponent of 1024, by OR or as a byte: f16",
+        subnormals: false,
         make: to_16bit::magic_f16,
     },
     Template {
-        name: "halves_bf16",
-        summary: "an 8-bit integer as the sum of its low seven bits and its top bit: bf16",
-        make: to_16bit::halves_bf16,
+        name: "subnormal_half",
+        summary: "an integer code as a subnormal float, times a power of two: bf16, f16",
+        subnormals: true,
+        make: subnormal::subnormal_half,
     },
     Template {
         name: "convert_f16",
         summary: "e4m3 by the conversion instruction, two at a time: f16",
+        subnormals: false,
         make: to_16bit::convert_f16,
     },
     Template {
         name: "rebias",
         summary: "a small float's bits with another exponent bias, a power of two left to the scale: bf16, \
                   f16, e4m3fnuz",
+        subnormals: false,
         make: |request| to_16bit::rebias_half(request).or_else(|| to_8bit::rebias_fnuz(request)),
     },
     Template {
         name: "top_bits_s8",
         summary: "2- and 4-bit integers in the top bits of a byte, a power of two too large: i8",
+        subnormals: false,
         make: to_8bit::top_bits_s8,
     },
     Template {
         name: "byte_tables",
         summary: "few bits through byte permutations as tables: e2m1 to e4m3, a codebook to bf16, f16",
+        subnormals: false,
         make: |request| to_8bit::table_e4m3(request).or_else(|| codebook::book_half(request)),
     },
     Template {
         name: "convert_f32",
         summary: "an integer byte by conversion: f32",
+        subnormals: false,
         make: to_f32::convert_f32,
     },
     Template {
         name: "rebase_f32",
         summary: "a small float under f32's exponent, subnormal codes by a fused step: f32",
+        subnormals: false,
         make: to_f32::rebase_f32,
     },
     Template {
         name: "table",
         summary: "a code through a table of its values (`table_f32` where they are f32); in bf16 and f16 \
                   times a power of two, rounded where that is not enough",
+        subnormals: false,
         make: |request| to_f32::table_f32(request).or_else(|| table::table_half(request)),
     },
 ];

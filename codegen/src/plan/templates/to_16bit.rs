@@ -13,7 +13,7 @@ use super::{NEGATIVE_ZEROS, TemplateRequest, both_halves, integer};
 /// `(a & b) | c`
 pub(super) const AND_OR: u8 = 0xEA;
 /// `(a & b) ^ c`
-const AND_XOR: u8 = 0x6A;
+pub(super) const AND_XOR: u8 = 0x6A;
 /// `(~a & b) | c`
 const NOT_AND_OR: u8 = 0xAE;
 
@@ -36,7 +36,7 @@ fn one_word(weight: &WeightCode, field: u32) -> Vec<Field> {
 }
 
 /// The code of a number in a format, if the format holds it exactly.
-fn exact(format: FloatFormat, value: f64) -> Option<u32> {
+pub(super) fn exact(format: FloatFormat, value: f64) -> Option<u32> {
     let code = format.encode(value, Overflow::Special);
     (format.decode(code) == value).then_some(code)
 }
@@ -49,7 +49,7 @@ fn every_value_fits(weight: &WeightCode, format: FloatFormat, add: i32, exponent
     (0..1u32 << weight.code.bits()).all(fits)
 }
 
-fn sequence(
+pub(super) fn sequence(
     template: &'static str,
     request: &TemplateRequest<'_>,
     encoding: OutputEncoding,
@@ -70,7 +70,7 @@ fn sequence(
 }
 
 /// Field j and the field at the same position of the upper half.
-fn pair(register: Register, lower: u32, field: u32) -> Output {
+pub(super) fn pair(register: Register, lower: u32, field: u32) -> Output {
     Output { register, codes: vec![lower as u8, (lower + 16 / field) as u8] }
 }
 

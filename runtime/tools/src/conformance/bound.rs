@@ -54,6 +54,11 @@
 //! d |v| + t, and so y differs by at most `d sum_k X_k W_k + t sum_k X_k |scales|`, in addition to
 //! the roundings.
 //!
+//! Scaled weights ([`Decoded::scaled`]): a value times its scale is rounded once to the format, by half of its
+//! epsilon of the product at most, or below the format's normal numbers by half of its smallest number.
+//! The first adds to d; the second is a term `half the smallest number * sum_k X_k`, where X_k is at most the
+//! product of the term's factors that are larger than 1.
+//!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors that
 //! are multiplied later, each of which is at most the larger of itself and 1. Where stored codes are
 //! summed, the factor of a code is at most `max(1, |v| + |zero|) + 2 o' <= max(1, |v| + |zero|) (1 + 2 o')`:
@@ -172,13 +177,27 @@ pub(super) struct Inexact {
     relative: f64,
     /// In addition, at most.
     absolute: f64,
+    /// In addition, at most, and not times the scale.
+    unscaled: f64,
 }
 
 impl Inexact {
     /// The errors of all codes of a weight.
     pub(super) fn of(weight: &WeightCode, decoded: Decoded) -> Self {
+        let (relative, unscaled) = decoded
+            .scaled
+            .map_or((0.0, 0.0), |format| (format.epsilon() / 2.0, format.decode(1) / 2.0));
+        let of_codes = Self::of_codes(weight, decoded.rounded);
+        // One rounding after another.
+        let relative = of_codes.relative + relative + of_codes.relative * relative;
+        let absolute = of_codes.absolute * (1.0 + relative);
+        Self { relative, absolute, unscaled }
+    }
+
+    /// The errors of the values of codes.
+    fn of_codes(weight: &WeightCode, rounded: Option<(FloatFormat, i32)>) -> Self {
         let mut this = Self::default();
-        let Some((format, exponent)) = decoded.rounded else { return this };
+        let Some((format, exponent)) = rounded else { return this };
         let unit = 2f64.powi(exponent);
         for code in 0..1u32 << weight.code.bits() {
             let value = weight.decode(code);
@@ -206,7 +225,9 @@ pub(super) fn bound(
     let roundings = chain.roundings as f64 * UNIT;
     let offset = if chain.offset { 2.0 * offset } else { 0.0 };
     let offsets = offset * sizes.offsets;
-    let rounded = inexact.relative * sizes.terms + inexact.absolute * sizes.offsets;
+    let rounded = inexact.relative * sizes.terms
+        + inexact.absolute * sizes.offsets
+        + inexact.unscaled * sizes.factors;
     let terms = sizes.terms + offsets + sizes.bias + rounded;
     let sums = roundings / (1.0 - roundings) * terms + rounded;
     let underflow = chain.underflow * (sizes.factors * (1.0 + offset) + 1.0);
@@ -232,22 +253,23 @@ mod tests {
             code: Code::Codebook(values.iter().map(|value| value.to_bits()).collect()),
             offset: 0,
         };
-        let rounded = Decoded { add: 0, rounded: Some((F16, 0)) };
+        let rounded = Decoded { add: 0, rounded: Some((F16, 0)), scaled: None };
         let third = f64::from(1.0f32 / 3.0);
         let relative = (F16.round(third) - third).abs() / third;
         let of = Inexact::of(&book(&[0.5, 1.0 / 3.0]), rounded);
-        assert_eq!(of, Inexact { relative, absolute: 0.0 });
+        assert_eq!(of, Inexact { relative, ..Inexact::default() });
         assert!(relative > 0.0 && relative < 2f64.powi(-11));
         // Twice the value is rounded as the value is; the error of a value that is flushed is the
         // value.
-        let twice = Decoded { add: 0, rounded: Some((F16, 1)) };
+        let twice = Decoded { add: 0, rounded: Some((F16, 1)), scaled: None };
         let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
-        assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32) });
+        assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32), unscaled: 0.0 });
         assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
         let sizes = Magnitudes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
         let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
-        let more = with(Inexact { relative: 1e-3, absolute: 1e-2 }) - with(Inexact::default());
+        let more = with(Inexact { relative: 1e-3, absolute: 1e-2, unscaled: 0.0 })
+            - with(Inexact::default());
         assert!((more - 0.2).abs() < 1e-3, "{more}");
     }
 

@@ -1,0 +1,94 @@
+//! Sequences that multiply with a scale at no cost: in the constants of their last steps.
+//!
+//! If the last step of every output is code * factor + base with a factor and a base that are powers of two, the
+//! value times s is code * (s factor) + (s base): both constants are exact, and the step rounds once. So an
+//! element is round(s value), as the multiplication of a decoded value would give, for one step less. A base
+//! that is no power of two (a zero point of 7) has no exact multiple, and its sequence takes no scale.
+
+use quantloom_dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
+
+use super::sequence::Sequence;
+use super::step::{Arg, Half, Step};
+
+/// The scales that a sequence takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScaleRange {
+    /// The type of scales and elements.
+    pub half: Half,
+    /// The largest magnitude: larger ones make constants infinite.
+    pub most: f64,
+    /// The least magnitude for which constants are exact, besides 0. With smaller ones an element is wrong by
+    /// the smallest subnormal number at most: by a half of it from the base, by a half from the step.
+    pub least: f64,
+}
+
+impl Sequence {
+    /// The scales that the last steps can multiply with; `None` if they cannot.
+    pub fn scale_range(&self) -> Option<ScaleRange> {
+        let constants = self.outputs.iter().map(|output| self.constants_of(self.step_of(output)?));
+        let constants: Vec<(Half, [u32; 2])> = constants.collect::<Option<_>>()?;
+        let &(half, _) = constants.first()?;
+        let format = format_of(half);
+        let power = |constant: u32| {
+            let value = format.decode(constant & 0xffff).abs();
+            let is_power = value == 0.0 || value.log2().fract() == 0.0;
+            (is_power && constant >> 16 == constant & 0xffff).then_some(value)
+        };
+        let values = constants.iter().flat_map(|&(_, constants)| constants).map(power);
+        let values: Vec<f64> = values.collect::<Option<_>>()?;
+        let normal = 2f64.powi(1 - format.bias());
+        let most = format.max() / values.iter().copied().fold(1.0, f64::max);
+        let smallest = values.into_iter().filter(|&value| value > 0.0).fold(1.0, f64::min);
+        Some(ScaleRange { half, most, least: normal / smallest })
+    }
+
+    /// The sequence whose elements are multiplied with a scale, a number of [`ScaleRange::half`] given as bits.
+    /// `None` if it takes no scale.
+    pub fn times(&self, scale: u32) -> Option<Self> {
+        let format = format_of(self.scale_range()?.half);
+        let mut scaled = self.clone();
+        for output in &self.outputs {
+            let at = self.step_of(output)?;
+            if let Step::Fma16(_, _, factor, base) = &mut scaled.steps[at] {
+                for constant in [factor, base] {
+                    let Arg::Word(word) = constant else { return None };
+                    let value = format.decode(*word & 0xffff) * format.decode(scale);
+                    let bits = format.encode(value, Overflow::Special);
+                    *constant = Arg::Word(bits | bits << 16);
+                }
+            }
+        }
+        Some(scaled)
+    }
+
+    /// The factor and the base of a step that multiplies and adds constants.
+    fn constants_of(&self, step: usize) -> Option<(Half, [u32; 2])> {
+        match self.steps.get(step)? {
+            Step::Fma16(half, Arg::Register(_), Arg::Word(factor), Arg::Word(base)) => {
+                Some((*half, [*factor, *base]))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The type of a half.
+const fn format_of(half: Half) -> FloatFormat {
+    match half {
+        Half::Bf16 => BF16,
+        Half::F16 => F16,
+    }
+}
+
+/// The range of the operand's scales as numbers.
+impl ScaleRange {
+    /// The type of the scales.
+    pub const fn number(&self) -> Number {
+        Number::Float(format_of(self.half))
+    }
+
+    /// Whether all of these scales are taken with one rounding of each element.
+    pub fn holds(&self, scales: impl IntoIterator<Item = f64>) -> bool {
+        scales.into_iter().map(f64::abs).all(|s| s == 0.0 || (self.least..=self.most).contains(&s))
+    }
+}

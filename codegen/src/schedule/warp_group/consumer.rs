@@ -1,0 +1,185 @@
+//! A consumer: dequantises batches of fragments, and multiplies each while it dequantises the next.
+//!
+//! A batch is one group of products. After its commit the warp group waits until at most that group is in
+//! flight, so the registers of the batch before are free for the batch after. Words of later chunks, those of
+//! the next stage too, are loaded a batch or two before they are dequantised. A stage is released after the
+//! first batch of the next one, when the last products that read it are complete.
+
+use super::ring::Ring;
+use super::stage::{LINE, Stages};
+use super::sums::Sums;
+use super::weights::{WarpRows, Weights};
+use super::{Block, WarpGroupTile};
+use super::{exchange, store};
+use crate::ir::{
+    Builder, MatrixOperand, Op, Operand, Reg, SharedTile, Special, Swizzle, Type, Uniformity,
+};
+use crate::plan::native::SHARED_BYTES;
+use crate::schedule::mapping::MainLoop;
+use crate::schedule::table::Table;
+
+/// The batches of a stage, and when words are loaded.
+pub(super) struct Batches {
+    /// Chunks of a stage.
+    chunks: u32,
+    /// Fragments of a chunk, of all tiles of rows.
+    of_chunk: u32,
+    /// Fragments of a batch.
+    pub(super) size: u32,
+}
+
+impl Batches {
+    pub(super) fn new(block: &Block<'_>) -> Self {
+        let WarpGroupTile { row_tiles, parts, batch, .. } = block.tile;
+        Self::of(block.main, (row_tiles, parts), batch)
+    }
+
+    /// For so many tiles of rows, and so many stages of a k-tile.
+    pub(super) fn of(main: &MainLoop<'_>, (row_tiles, parts): (u32, u32), size: u32) -> Self {
+        let steps = main.problem.plan.native.columns / main.step();
+        let chunks = main.k_tile_chunks() / parts;
+        Self { chunks, of_chunk: steps * row_tiles, size }
+    }
+
+    /// Batches of a stage; `None` if the last one is not whole.
+    pub(super) fn count(&self) -> Option<u32> {
+        let all = self.chunks * self.of_chunk;
+        (self.size > 0 && all.is_multiple_of(self.size)).then(|| all / self.size)
+    }
+
+    /// The batch after whose commit a chunk's words are loaded, and whether it is a batch of the stage before.
+    fn load(&self, chunk: u32) -> (u32, bool) {
+        let count = self.count().unwrap_or(1);
+        let first = chunk * self.of_chunk / self.size;
+        let ahead = (self.of_chunk / self.size).clamp(1, 2);
+        if first >= ahead {
+            return (first - ahead, false);
+        }
+        // Not before the same words of the stage before are dequantised.
+        let read = ((chunk + 1) * self.of_chunk).div_ceil(self.size) - 1;
+        let wanted = (count + first).saturating_sub(ahead);
+        (wanted.max(read).min(count - 1), true)
+    }
+}
+
+/// A fragment of A: its tile of rows, its step of the k-tile, its registers.
+type Fragment = (u32, u32, Vec<Reg>);
+
+/// The program of the consumers' warps.
+pub(super) fn consume(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    table: Option<Table>,
+) {
+    let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+    let group_warps = block.group_warps();
+    let (group, in_group) = (b.div(warp, group_warps), b.rem(warp, group_warps));
+    let first = b.mad(group, block.tile.row_tiles * group_warps, in_group);
+    let rows = WarpRows { group, warp: in_group, lane, first };
+    let weights = Weights::declare(b, block, (stages, table), &rows);
+    let sums = Sums::declare(b, block);
+    let batches = Batches::new(block);
+    let first_lane = b.equal(lane, 0u32);
+
+    b.comment("words of the first stage");
+    let cursor = ring.cursor(b);
+    ring.wait(b, cursor.place());
+    for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
+        weights.load(b, block, (cursor.place().stage, chunk));
+    }
+    let before = b.variable("before", Type::U32, Uniformity::WarpGroup);
+    b.set(before, 0u32);
+    b.for_each(start, end, 1u32, "number", |b, number| {
+        let place = cursor.place();
+        let next = ring.after(b, place);
+        let follows = b.add(number, 1u32);
+        let follows = b.less(follows, end);
+        let read = b.less(start, number);
+        let read = b.both(read, first_lane);
+        let x = stages.x.of_stage(b, place.stage).index;
+        let mut by_row = weights.by_row(b);
+        let scales = weights.scales_of_sums(b);
+        let (mut batch, mut number): (Vec<Fragment>, u32) = (Vec::new(), 0);
+        let mut waited = false;
+        let after = &mut |b: &mut Builder, number: u32| {
+            let due = |early| {
+                let all = 0..batches.chunks;
+                all.filter(|&chunk| batches.load(chunk) == (number, early)).collect::<Vec<u32>>()
+            };
+            for chunk in due(false) {
+                weights.load(b, block, (place.stage, chunk));
+            }
+            let early = due(true);
+            if !early.is_empty() {
+                b.when(follows, |b| {
+                    if !waited {
+                        ring.wait(b, next);
+                    }
+                    for chunk in early {
+                        weights.load(b, block, (next.stage, chunk));
+                    }
+                });
+                waited = true;
+            }
+            b.push(Op::MatrixWait { pending: 1 });
+            if number == 0 {
+                b.comment("the stage before has been read");
+                ring.release(b, before.into(), read);
+            }
+        };
+        for chunk in 0..batches.chunks {
+            for (tile, by_row) in (0..).zip(&mut by_row) {
+                weights.decode(b, (tile, chunk), by_row, &mut |b, step, a| {
+                    batch.push((tile, step, a));
+                    if batch.len() == batches.size as usize {
+                        let first = number * batches.size;
+                        if let Some(segment) = sums.begins(first) {
+                            sums.begin(b, &scales[segment as usize]);
+                        }
+                        multiply(b, block, (stages, x), (&batch, first), &sums);
+                        after(b, number);
+                        batch.clear();
+                        number += 1;
+                    }
+                });
+            }
+        }
+        b.set(before, place.stage);
+        cursor.move_to(b, next);
+    });
+    let sums = sums.finish(b);
+    let sums = exchange::exchanged(b, block, &rows, sums);
+    store::store(b, block, &rows, &sums);
+    exchange::meet(b, block);
+}
+
+/// A batch, whose first fragment has a number in the stage: sums += A x, as one group of products. `x` is the
+/// first word of the stage.
+fn multiply(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (stages, x): (&Stages, Operand),
+    (batch, first): (&[Fragment], u32),
+    sums: &Sums,
+) {
+    let main = block.main;
+    b.push(Op::MatrixFence);
+    for (number, (tile, step, a)) in (first..).zip(batch) {
+        // A step is a part of a line; a line follows after those of all tokens.
+        let bytes = main.problem.input.bytes(main.step());
+        let (line, part) = (step * bytes / SHARED_BYTES, step * bytes % SHARED_BYTES);
+        let x = SharedTile {
+            block: stages.x.block,
+            index: x,
+            offset: line * block.tile.tokens * LINE + part / 4,
+            leading: 16,
+            stride: 8 * SHARED_BYTES,
+            swizzle: Swizzle::B128,
+        };
+        let (d, c) = sums.of_fragment(*tile, number);
+        let (a, b_tile) = (MatrixOperand::Registers(a.clone()), MatrixOperand::Shared(x));
+        b.push(Op::Matrix { op: block.product, d, a, b: b_tile, c, scales: None });
+    }
+    b.push(Op::MatrixCommit);
+}

@@ -1,0 +1,125 @@
+//! The group parameters that a consumer applies during dequantisation: scales and zero points of its rows.
+//!
+//! Columns come in order, so that every lane needs all groups of a k-tile, also where the native layout
+//! distributes them over the lanes of a row ([`GroupParams::in_order`]).
+
+use super::Block;
+use super::stage::{ParamPart, Stages};
+use super::weights::{WarpRows, step_of};
+use crate::ir::{Builder, Cache, Operand, Reg, Type, Uniformity};
+use crate::schedule::chunk::{loads, width};
+use crate::schedule::dequantise::{ByRow, Scales, Zeros};
+use crate::schedule::group_params::GroupParams;
+use crate::schedule::mapping::MainLoop;
+
+/// A warp's group parameters of a k-tile.
+pub(super) struct Params<'s> {
+    kinds: Vec<Param<'s>>,
+    /// Whether scales multiply sums.
+    exact: bool,
+}
+
+struct Param<'s> {
+    part: &'s ParamPart,
+    /// The parameter with all groups of a k-tile for each lane.
+    of: GroupParams,
+    /// The word of a stage that this lane reads first, of the warp's first tile of rows.
+    at: Operand,
+    shift: Option<Operand>,
+    /// Per tile of rows, the words of the k-tile.
+    words: Vec<Vec<Reg>>,
+}
+
+impl<'s> Params<'s> {
+    pub(super) fn declare(
+        b: &mut Builder,
+        block: &Block<'_>,
+        stages: &'s Stages,
+        rows: &WarpRows,
+    ) -> Self {
+        let main = block.main;
+        let kinds = stages.params.iter().map(|part| {
+            let of = part.of.in_order();
+            let first = b.mul(rows.first, of.tile_words(main.problem));
+            let word = of.lane_word(b, main, rows.lane);
+            let words = of.lane_words(main);
+            let array = |_| b.array("params", Type::U32, words, Uniformity::Varying);
+            let words = (0..block.tile.row_tiles).map(array).collect();
+            let at = b.add(first, word);
+            Param { part, of, at, shift: of.lane_shift(b, main, rows.lane), words }
+        });
+        Self { kinds: kinds.collect(), exact: block.tile.exact }
+    }
+
+    /// Loads the words of a stage.
+    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, stage: Operand) {
+        for Param { part, of, at, words, .. } in &self.kinds {
+            let stage = part.part.of_stage(b, stage);
+            let from = crate::ir::Address { index: b.add(stage.index, *at), ..stage };
+            let apart = block.group_warps() * of.tile_words(block.main.problem);
+            for (tile, words) in (0..).zip(words) {
+                for (first, count) in loads(words.len() as u32) {
+                    let to = &words[first as usize..(first + count) as usize];
+                    let from = from.plus(tile * apart + first);
+                    b.load_into(to, from, width(count), None, Cache::Default);
+                }
+            }
+        }
+    }
+
+    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows in its first tile;
+    /// none if scales multiply weights.
+    pub(super) fn scales_of_sums(&self, b: &mut Builder, main: &MainLoop<'_>) -> Vec<Vec<Operand>> {
+        let mut kinds = self.kinds.iter().filter(|kind| Some(kind.part.of) == main.problem.scale);
+        let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {
+            return Vec::new();
+        };
+        let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
+        let of_segment = |segment| {
+            let group = of.of_segment(main, segment);
+            of.values(b, rows, (&words[0], *shift), group, main.problem.exponent())
+        };
+        (0..segments).map(of_segment).collect()
+    }
+
+    /// What dequantisation applies to a tile of rows in the k-tile whose words are loaded.
+    pub(super) fn by_row(&self, b: &mut Builder, main: &MainLoop<'_>, tile: u32) -> ByRow {
+        let problem = main.problem;
+        let mut by_row = ByRow::default();
+        for Param { part, of, shift, words, .. } in &self.kinds {
+            let words = (&words[tile as usize][..], *shift);
+            if Some(part.of) == problem.zero {
+                let Some(half) = problem.half() else { continue };
+                let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
+                let segment = |segment| of.twice(b, rows, words, of.of_segment(main, segment));
+                let segments = (0..segments).map(segment).collect();
+                by_row.zeros = Some(Zeros::new(half, main, segments));
+            } else if !self.exact {
+                by_row.scales = scales(b, main, (part.of, *of), words);
+            }
+        }
+        by_row
+    }
+}
+
+/// The scales of a lane's rows for each fragment of a k-tile, whose columns are in order.
+fn scales(
+    b: &mut Builder,
+    main: &MainLoop<'_>,
+    (native, of): (GroupParams, GroupParams),
+    words: (&[Reg], Option<Operand>),
+) -> Option<Scales> {
+    let half = main.problem.half()?;
+    let rows = main.rows(&of).len;
+    let groups = 0..of.of_k_tile(main.k_tile());
+    let groups = groups.map(|group| {
+        let place = native.place_of_group(main, group);
+        of.halves(b, rows, words, (place, half))
+    });
+    let groups: Vec<Operand> = groups.collect();
+    let steps = 0..main.k_tile() / main.step();
+    let of_step = |number| (step_of(main, number) * main.step() / of.columns) as usize;
+    let of_step = steps.map(of_step).collect();
+    let exponent = main.problem.plan.scale.folded.and_then(|folded| folded.exponent);
+    Some(Scales::of_halves(b, half, (&groups, rows), (exponent, of_step), main))
+}

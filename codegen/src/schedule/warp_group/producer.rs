@@ -1,0 +1,64 @@
+//! The producer: one thread starts the copies of one stage after another.
+
+use super::ring::{Place, Ring};
+use super::stage::Stages;
+use super::{Block, exchange};
+use crate::ir::{Builder, Op, Operand, Special};
+
+/// Stages of weights that are copied before the wait for earlier kernels. More of them delay the first stage of
+/// x.
+const AHEAD: u32 = 2;
+
+/// The program of the producer's warps.
+pub(super) fn produce(
+    b: &mut Builder,
+    block: &Block<'_>,
+    of: (&Ring, &Stages, (Operand, Operand)),
+) {
+    let thread = b.special(Special::Thread);
+    let first = block.consumer_warps() * b.warp_size();
+    let leads = b.equal(thread, first);
+    b.when(leads, |b| copy(b, block, of));
+    b.comment("as often as the consumers");
+    exchange::meet(b, block);
+    exchange::meet(b, block);
+}
+
+fn copy(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+) {
+    let weights = |b: &mut Builder, number: Operand, place: Place| {
+        let barrier = ring.expect(b, place, stages.bytes());
+        stages.copy_weights(b, block, (number, place.stage), barrier);
+    };
+    let fewest = block.tile.k_stages(block.main) / block.tile.splits;
+    let ahead = AHEAD.min(block.tile.stages).min(fewest);
+    b.comment("weights of the first stages, which no earlier kernel writes");
+    for number in 0..ahead {
+        let place = ring.first(number);
+        let number = b.add(start, number);
+        weights(b, number, place);
+    }
+    let first = b.add(start, ahead);
+    if block.tile.programmatic {
+        b.push(Op::GridWait);
+    }
+    let cursor = ring.cursor(b);
+    b.for_each(start, end, 1u32, "number", |b, number| {
+        let place = cursor.place();
+        let there = b.less(number, first);
+        b.if_else(
+            there,
+            |_| {},
+            |b| {
+                ring.acquire(b, place);
+                weights(b, number, place);
+            },
+        );
+        stages.copy_x(b, block, (number, place.stage), ring.arrival(place));
+        let next = ring.after(b, place);
+        cursor.move_to(b, next);
+    });
+}

@@ -1,0 +1,123 @@
+//! The order of writes and reads of the stages, by two arrays of mbarriers.
+//!
+//! `full[stage]` completes a phase when the bytes of a k-tile have arrived, `empty[stage]` when every warp that
+//! multiplies has read it. Phase p of both is the p-th use of the stage, so a wait needs the parity of
+//! p; a [`Place`] counts it.
+
+use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type, Uniformity};
+
+/// A ring of stages.
+pub(super) struct Ring {
+    full: BarrierId,
+    empty: BarrierId,
+    stages: u32,
+    readers: u32,
+}
+
+/// A k-tile's place in the ring: its stage, and the parity of the stage's use.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) stage: Operand,
+    parity: Operand,
+}
+
+/// The place of the k-tile of an iteration, as variables of a loop.
+pub(super) struct Cursor {
+    stage: Reg,
+    parity: Reg,
+}
+
+impl Ring {
+    /// Declares the mbarriers of so many stages, which so many warps read.
+    pub(super) fn declare(b: &mut Builder, (stages, readers): (u32, u32)) -> Self {
+        let (full, empty) = (b.barriers("full", stages), b.barriers("empty", stages));
+        Self { full, empty, stages, readers }
+    }
+
+    /// One thread initialises the mbarriers; other threads use them after a barrier.
+    pub(super) fn initialise(&self, b: &mut Builder) {
+        b.comment("full: the copies of a stage have arrived; empty: every warp has read it");
+        let thread = b.special(Special::Thread);
+        let first = b.equal(thread, 0u32);
+        b.when(first, |b| {
+            for stage in 0..self.stages {
+                for (array, arrivals) in [(self.full, 1), (self.empty, self.readers)] {
+                    let barrier = BarrierRef { array, index: stage.into() };
+                    b.push(Op::MbarrierInit { barrier, arrivals });
+                }
+            }
+            b.push(Op::MbarrierFence);
+        });
+    }
+
+    /// A cursor at the first k-tile.
+    pub(super) fn cursor(&self, b: &mut Builder) -> Cursor {
+        let variable = |b: &mut Builder, name: &str| {
+            let reg = b.variable(name, Type::U32, b.control().min(Uniformity::WarpGroup));
+            b.set(reg, 0u32);
+            reg
+        };
+        Cursor { stage: variable(b, "stage"), parity: variable(b, "parity") }
+    }
+
+    /// The place of k-tile `number`, which is below the number of stages.
+    pub(super) fn first(&self, number: u32) -> Place {
+        Place { stage: number.into(), parity: 0u32.into() }
+    }
+
+    /// The place after this one.
+    pub(super) fn after(&self, b: &mut Builder, place: Place) -> Place {
+        let stage = b.add(place.stage, 1u32);
+        let last = b.equal(stage, self.stages);
+        let flipped = b.xor(place.parity, 1u32);
+        Place { stage: b.select(last, 0u32, stage), parity: b.select(last, flipped, place.parity) }
+    }
+
+    /// A producer waits until a stage has been read.
+    pub(super) fn acquire(&self, b: &mut Builder, place: Place) {
+        // The first use waits for the phase before phase 0, which counts as complete.
+        let parity = b.xor(place.parity, 1u32);
+        b.push(Op::MbarrierWait { barrier: self.of(self.empty, place), parity });
+    }
+
+    /// A producer announces the bytes of a stage; its copies arrive at the mbarrier that this returns.
+    pub(super) fn expect(&self, b: &mut Builder, place: Place, bytes: u32) -> BarrierRef {
+        let barrier = self.of(self.full, place);
+        b.push(Op::MbarrierArrive { barrier, expect: Some(bytes.into()) });
+        barrier
+    }
+
+    /// The mbarrier at which the copies of a stage arrive.
+    pub(super) fn arrival(&self, place: Place) -> BarrierRef {
+        self.of(self.full, place)
+    }
+
+    /// A consumer waits until a stage is there.
+    pub(super) fn wait(&self, b: &mut Builder, place: Place) {
+        b.push(Op::MbarrierWait { barrier: self.of(self.full, place), parity: place.parity });
+    }
+
+    /// A warp has read a stage, where the condition, of its first lane, is true.
+    pub(super) fn release(&self, b: &mut Builder, stage: Operand, first_lane: Operand) {
+        let barrier = BarrierRef { array: self.empty, index: stage };
+        b.push(Op::WarpSync);
+        b.when(first_lane, |b| b.push(Op::MbarrierArrive { barrier, expect: None }));
+    }
+
+    fn of(&self, array: BarrierId, place: Place) -> BarrierRef {
+        BarrierRef { array, index: place.stage }
+    }
+}
+
+impl Cursor {
+    /// The place of this iteration's k-tile.
+    pub(super) fn place(&self) -> Place {
+        Place { stage: self.stage.into(), parity: self.parity.into() }
+    }
+
+    /// Moves to the place of the next iteration's.
+    pub(super) fn move_to(&self, b: &mut Builder, place: Place) {
+        b.set(self.stage, place.stage);
+        b.set(self.parity, place.parity);
+    }
+}

@@ -1,0 +1,361 @@
+//! The free choices of a warp-group kernel, and what the schedule supports.
+
+use super::consumer::Batches;
+use super::stage::{kinds, stage_bytes};
+use super::{exchange, store, write};
+use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
+use crate::schedule::choices::choices;
+use crate::schedule::epilogue::EpilogueOp;
+use crate::schedule::group_params::GroupParams;
+use crate::schedule::input::InputScale;
+use crate::schedule::interface::{
+    FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
+};
+use crate::schedule::mapping::MainLoop;
+use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::table::Table;
+use crate::target::Feature;
+use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
+
+choices! {
+    /// The free choices of a warp-group kernel.
+    "warp_group": pub struct WarpGroupTile {
+        /// Rows of x per block: N of a warp-group instruction.
+        pub tokens: u32,
+        /// Warp groups that multiply, 1 to 3.
+        pub groups: u32,
+        /// Tiles of 64 rows of w per warp group, 1 or 2.
+        pub row_tiles: u32,
+        /// Stages of the ring.
+        pub stages: u32,
+        /// Stages of a k-tile, 1 or 2.
+        pub parts: u32,
+        /// Fragments that are dequantised and multiplied together.
+        pub batch: u32,
+        /// Blocks that split K, 1 or 2: a cluster.
+        pub splits: u32,
+        /// Whether scales of groups multiply sums, exactly, and not weights, which are then rounded.
+        pub exact: bool,
+        /// Programmatic dependent launch: the kernel may start before the previous one ends.
+        pub programmatic: bool,
+    }
+}
+
+/// Rows of w of a warp-group instruction.
+const ROWS: u32 = 64;
+/// Words of 16 bytes, the least that a tensor copy moves.
+const VECTOR_WORDS: u32 = 4;
+/// Stages beyond which a ring hides nothing more.
+const MOST_STAGES: u32 = 10;
+/// The most registers of accumulators of a thread, beside which those of two batches fit.
+const MOST_SUMS: u32 = 128;
+/// The blocks that a large device runs at once, slightly fewer than the 132 SMs of an H200.
+const SMS: u32 = 128;
+/// The most blocks along the second axis of a grid.
+const SECOND_AXIS: u32 = 65_535;
+
+impl Schedule for WarpGroupTile {
+    /// Measurements and callers choose this schedule; no model does, as long as no table of measured tiles
+    /// says where it is the fastest.
+    fn serves(_problem: &Problem, _tokens: u32) -> bool {
+        false
+    }
+
+    /// The smallest tile that holds all tokens, or else 128 tokens and 128 rows, with 64 rows if there were too
+    /// few blocks.
+    fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        supported(&MainLoop::new(problem))?;
+        let own = tokens.checked_next_power_of_two().unwrap_or(128).clamp(8, 128);
+        let (schedule, target) = (Self::schedule(), problem.target().name);
+        let few = problem.n.div_ceil(2 * ROWS) < SMS / 4;
+        let groups = if few { [1, 2] } else { [2, 1] };
+        let mut all = groups.into_iter().filter_map(|groups| {
+            let all = Self::variants(problem, own, (groups, 1));
+            all.into_iter().find(|tile| tile.splits == 1)
+        });
+        all.next().ok_or(Unscheduled::NothingFits { schedule, target })
+    }
+
+    fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
+        let tiles = [8, 16, 32, 64, 128, 256].into_iter().filter(|&own| own <= most);
+        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1)];
+        let all = tiles.flat_map(|own| blocks.map(|block| (own, block)));
+        let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
+        all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
+            .filter(|tile| tile.fits(problem))
+            .collect()
+    }
+
+    fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+        if main.instruction().is_none() {
+            return Err(multiplies_otherwise::<Self>(main));
+        }
+        supported(main)?;
+        let problem = main.problem;
+        let batches = match matches!(self.parts, 1 | 2) {
+            true => Batches::of(main, (self.row_tiles, self.parts), self.batch).count(),
+            false => None,
+        };
+        let one_group = main.segment() == main.k_tile()
+            && kinds(main).all(|of| of.of_k_tile(main.k_tile()) == 1);
+        let sums = self.product(main).map_or(u32::MAX, |product| {
+            product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
+        });
+        let rules = [
+            (self.product(main).is_some(), "tokens are columns of a warp-group instruction"),
+            ((1..=3).contains(&self.groups), "one to three warp groups multiply"),
+            (matches!(self.row_tiles, 1 | 2), "a warp group has 64 or 128 rows"),
+            (
+                sums.saturating_mul(self.row_tiles * (1 + u32::from(self.exact))) <= MOST_SUMS,
+                "a thread has at most 128 registers of sums",
+            ),
+            (self.stages >= 2, "there are at least two stages"),
+            (
+                batches.is_some_and(|batches| batches >= 2),
+                "a stage is two batches of fragments or more",
+            ),
+            (
+                self.parts == 1
+                    || !self.exact && one_group && main.k_tile_chunks().is_multiple_of(2),
+                "a k-tile is two stages only if it has one group, and two chunks",
+            ),
+            (
+                !self.exact || problem.scales_sums() && self.row_tiles == 1,
+                "only scales of groups multiply sums, of one tile of rows a warp group",
+            ),
+            (
+                !self.exact || main.segment_steps().is_multiple_of(self.batch),
+                "a segment whose scale multiplies its sum is whole batches",
+            ),
+            (
+                self.exact || scales_weights(problem),
+                "scales multiply weights in bf16, and have that type; others multiply sums",
+            ),
+            (
+                self.splits == 1
+                    || self.splits == 2
+                        && self.tokens >= 16
+                        && self.k_stages(main) >= 2
+                        && problem.target().has(Feature::Cluster),
+                "two blocks of a cluster split K of two stages or more, and share out 16 tokens or more",
+            ),
+        ];
+        if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
+            return Err(broken_rule(self, rule));
+        }
+        problem.refuse_dependent_launch(self.programmatic)
+    }
+
+    fn resources(&self, main: &MainLoop<'_>) -> Resources {
+        Resources {
+            threads: self.threads(main),
+            min_blocks: 1,
+            shared_bytes: self.shared_bytes(main),
+            registers: 0,
+        }
+    }
+
+    /// Scales that elsewhere multiply sums multiply weights here.
+    fn rounds_scaled_weights(&self, problem: &Problem) -> Option<FloatFormat> {
+        match problem.plan.dequant.operand.number() {
+            Number::Float(format) if problem.scales_sums() && !self.exact => Some(format),
+            _ => None,
+        }
+    }
+
+    /// The most rows of x, in whole tiles, for which 32-bit lengths of x and y suffice.
+    fn most_tokens(&self, problem: &Problem) -> u32 {
+        let widest = problem.input.columns.max(problem.n);
+        let blocks = (u32::MAX / widest / self.tokens.max(1)).clamp(1, SECOND_AXIS);
+        blocks * self.tokens
+    }
+
+    fn block_tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
+        let none = || multiplies_otherwise::<Self>(main);
+        write(main, self.product(main).ok_or_else(none)?, *self)
+    }
+}
+
+/// What the schedule supports: products of 16 bits whose codes `ldmatrix` distributes, and whose parameters
+/// apply during dequantisation.
+fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+    let problem = main.problem;
+    let target = problem.target();
+    let (native, gpu) = (&problem.plan.native, target.gpu);
+    let by_lanes =
+        |of: GroupParams| of.rows == 1 && of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
+    let facts = [
+        (target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()), "products"),
+        (problem.half().is_some(), "products of less than 16 bits by warp groups"),
+        (problem.stack.is_none(), "experts by warp groups"),
+        (native.plane_words == [4], "codes that are not 16 bytes a lane by warp groups"),
+        (
+            main.segment().is_multiple_of(native.columns),
+            "groups shorter than a chunk of codes by warp groups",
+        ),
+        (problem.correction.is_none(), "zero-point corrections by warp groups"),
+        (kinds(main).all(by_lanes), "numbers of blocks of rows by warp groups"),
+        (
+            !matches!(problem.input.scale, Some(InputScale::Columns(_))),
+            "scales of groups of x by warp groups",
+        ),
+        (store::half_of(problem.output).is_some(), "y in f32 by warp groups"),
+        (problem.n.is_multiple_of(8), "rows of y that are no multiple of 16 bytes by warp groups"),
+    ];
+    match facts.into_iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(Unscheduled::Scheme { target: target.name, what: what.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Whether scales of groups can multiply weights with one rounding: bf16 has the range of f32, so that no
+/// scaled weight overflows, and what underflows is as small as in f32.
+fn scales_weights(problem: &Problem) -> bool {
+    let bf16 = problem.half() == Some(Half::Bf16);
+    !problem.scales_sums() || bf16 && problem.scale.is_none_or(|scale| scale.number == NUMBER_BF16)
+}
+
+impl WarpGroupTile {
+    /// The tiles of this size with each place of scales and each number of blocks that split K, the preferred
+    /// ones first.
+    fn variants(problem: &Problem, tokens: u32, block: (u32, u32)) -> Vec<Self> {
+        let exact = match (scales_weights(problem), problem.scales_sums()) {
+            (true, false) => &[false][..],
+            (true, true) => &[false, true],
+            (false, _) => &[true],
+        };
+        let all = exact.iter().flat_map(|&exact| [1, 2].map(|splits| (exact, splits)));
+        all.filter_map(|of| Self::deepest(problem, tokens, block, of)).collect()
+    }
+
+    /// The tile with as many stages as fit; `None` if none do.
+    fn deepest(
+        problem: &Problem,
+        tokens: u32,
+        (groups, row_tiles): (u32, u32),
+        (exact, splits): (bool, u32),
+    ) -> Option<Self> {
+        let batch = match tokens {
+            ..=64 => 4,
+            128 => 2,
+            _ => 1,
+        };
+        let programmatic = problem.target().has(Feature::GridDependency);
+        // Stages of half a k-tile where x is large.
+        let parts: &[u32] = if tokens > 128 { &[2, 1] } else { &[1] };
+        let tile = |(stages, batch, parts)| Self {
+            tokens,
+            groups,
+            row_tiles,
+            stages,
+            parts,
+            batch,
+            splits,
+            exact,
+            programmatic,
+        };
+        let smaller = [batch, 2, 1].into_iter().filter(|&other| other <= batch);
+        let depths = || (2..=MOST_STAGES).rev();
+        let all = smaller.flat_map(|batch| parts.iter().map(move |&parts| (batch, parts)));
+        let mut all =
+            all.flat_map(|(batch, parts)| depths().map(move |stages| (stages, batch, parts)));
+        all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
+    }
+
+    /// The instruction that multiplies 64 rows by the tokens; its A is, warp by warp, that of the plan's own.
+    fn product(&self, main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
+        let element = match main.problem.half()? {
+            Half::Bf16 => Element::Bf16,
+            Half::F16 => Element::F16,
+        };
+        let of_warp = main.instruction()?.a_layout.trim_end_matches(']');
+        let of_group = format!("{of_warp}, n/16:4]");
+        MATRIX_OPS.iter().find(|op| {
+            op.scope == MatrixScope::WarpGroup
+                && op.shape[0] == ROWS
+                && op.shape[1] == self.tokens
+                && op.a == element
+                && op.a_layout == of_group
+                && main.problem.target().has(op.needs)
+        })
+    }
+
+    /// Threads of a block: consumers and the producer.
+    pub(super) fn threads(&self, main: &MainLoop<'_>) -> u32 {
+        let gpu = main.problem.target().gpu;
+        let group = gpu.map_or(0, |gpu| gpu.warp * gpu.warp_group.unwrap_or(1));
+        (self.groups + 1) * group
+    }
+
+    /// Rows of w of a block.
+    pub(super) const fn rows(&self) -> u32 {
+        self.groups * self.row_tiles * ROWS
+    }
+
+    /// Stages of all of K.
+    pub(super) fn k_stages(&self, main: &MainLoop<'_>) -> u32 {
+        main.problem.k.div_ceil(main.k_tile() / self.parts.max(1))
+    }
+
+    /// Blocks along the rows.
+    pub(super) fn row_blocks(&self, problem: &Problem) -> u32 {
+        problem.grid_rows().div_ceil(self.rows())
+    }
+
+    /// Registers of a thread that multiplies, and of one of the producer; `None` if a block has as many as
+    /// there are anyway. Their sum over warps is what a block gets at launch.
+    pub(super) const fn registers(&self) -> [Option<u32>; 2] {
+        match self.groups {
+            2 => [Some(232), Some(40)],
+            3 => [Some(160), Some(32)],
+            _ => [None, None],
+        }
+    }
+
+    /// Bytes of shared memory of a block.
+    fn shared_bytes(&self, main: &MainLoop<'_>) -> u32 {
+        const ALIGN: u32 = 1024;
+        let native = self.rows() / main.problem.plan.native.rows;
+        let ring = self.stages * stage_bytes(main, (self.tokens, self.parts), native);
+        let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
+        let inner = barriers + ring + 4 * Table::words(main.problem);
+        let y = store::words(self.groups, self.tokens / self.splits);
+        let threads = self.threads(main) / (self.groups + 1) * self.groups;
+        let sums = self.product(main).map_or(0, |product| {
+            product.registers(main.problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
+        });
+        let exchange = match self.splits {
+            1 => 0,
+            _ => exchange::words(threads, sums * self.row_tiles),
+        };
+        inner.next_multiple_of(ALIGN) + 4 * (y + exchange)
+    }
+
+    /// The steps from sums to y.
+    pub(super) fn finish(&self, problem: &Problem) -> Vec<EpilogueOp> {
+        let mut ops = EpilogueOp::list(problem, true);
+        // Elsewhere these scales multiply sums, and have that power of two.
+        if problem.scales_sums() && !self.exact && problem.exponent() != 0 {
+            ops.insert(0, EpilogueOp::Multiply(2f32.powi(problem.exponent())));
+        }
+        ops
+    }
+
+    /// The shape's part of a kernel's name.
+    pub(super) fn label(&self) -> String {
+        let Self { tokens, groups, row_tiles, stages, parts, batch, splits, exact, programmatic } =
+            self;
+        let half = if *parts > 1 { "h" } else { "" };
+        let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
+        let exact = if *exact { "x" } else { "" };
+        let early = if *programmatic { "p" } else { "" };
+        format!(
+            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{exact}{early}"
+        )
+    }
+}

@@ -1,0 +1,198 @@
+//! What a stage holds, and the tensor maps from which it is filled.
+//!
+//! A stage is a k-tile, or half of one, of x and of codes, and a k-tile of each group parameter, in a block of shared memory each, one stage
+//! after another:
+//! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B;
+//! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
+//! - parameters: the words of each native tile, as they are.
+
+use super::Block;
+use crate::ir::{
+    Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
+};
+use crate::plan::native::SHARED_BYTES;
+use crate::schedule::chunk::{chunk_words, tile_words};
+use crate::schedule::group_params::GroupParams;
+use crate::schedule::mapping::MainLoop;
+
+/// Words of a line of 128 bytes.
+pub(super) const LINE: u32 = SHARED_BYTES / 4;
+/// The alignment at which the swizzle of lines begins anew, in bytes.
+const SWIZZLE_BYTES: u32 = 8 * SHARED_BYTES;
+
+/// A part of all stages.
+pub(super) struct Part {
+    pub(super) block: SharedId,
+    /// 32-bit words of a stage.
+    pub(super) words: u32,
+    map: TensorId,
+    /// Bytes of a stage that copies fill.
+    bytes: u32,
+}
+
+/// A group parameter's part of all stages.
+pub(super) struct ParamPart {
+    pub(super) of: GroupParams,
+    pub(super) part: Part,
+}
+
+/// All parts of all stages.
+pub(super) struct Stages {
+    pub(super) x: Part,
+    pub(super) codes: Part,
+    pub(super) params: Vec<ParamPart>,
+}
+
+/// The group parameters that a product reads, in the order of [`Stages::params`].
+pub(super) fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
+    [main.problem.scale, main.problem.zero].into_iter().flatten()
+}
+
+/// 32-bit words of a stage: of x, of codes, and of each group parameter, for so many tokens and native tiles;
+/// a k-tile is `parts` stages.
+fn words(main: &MainLoop<'_>, (tokens, parts): (u32, u32), tiles: u32) -> (u32, u32, Vec<u32>) {
+    let x = main.problem.input.bytes(main.k_tile() / parts) / 4 * tokens;
+    let codes = tiles * main.k_tile_chunks() / parts * chunk_words(main.problem);
+    // Boxes begin at lines.
+    let params = kinds(main).map(|of| (tiles * of.tile_words(main.problem)).next_multiple_of(LINE));
+    (x, codes, params.collect())
+}
+
+/// Bytes of a stage.
+pub(super) fn stage_bytes(main: &MainLoop<'_>, tile: (u32, u32), tiles: u32) -> u32 {
+    let (x, codes, params) = words(main, tile, tiles);
+    4 * (x + codes + params.iter().sum::<u32>())
+}
+
+impl Stages {
+    pub(super) fn declare(b: &mut Builder, block: &Block<'_>) -> Self {
+        let (main, tile, io) = (block.main, block.tile, block.io);
+        let (problem, tiles) = (main.problem, block.native_tiles());
+        let fixed = Extent::Constant;
+        let (x_words, code_words, param_words) = words(main, (tile.tokens, tile.parts), tiles);
+        let shared = |b: &mut Builder, name: &str, words: u32, layout: &str, align: u32| {
+            let layout = format!("{} stages of {layout}", tile.stages);
+            b.shared_block(name, Word::U32, tile.stages * words, &layout, align, None)
+        };
+
+        let columns = problem.input.words(problem.input.columns);
+        let map = b.tensor(TensorMap {
+            name: "x_map".to_owned(),
+            buffer: io.x,
+            extents: vec![fixed(columns), Extent::Parameter(io.m)],
+            strides: vec![fixed(1), fixed(columns)],
+            tile: vec![problem.input.words(line_columns(main)), tile.tokens],
+            swizzle: Swizzle::B128,
+        });
+        let layout = "x [column in the line, token, line], swizzled";
+        let ring = shared(b, "x_stages", x_words, layout, SWIZZLE_BYTES);
+        let x = Part { block: ring, words: x_words, map, bytes: 4 * x_words };
+
+        let lines = chunk_words(problem) / LINE;
+        let map = b.tensor(TensorMap {
+            name: "w_map".to_owned(),
+            buffer: io.codes,
+            extents: vec![
+                fixed(LINE),
+                fixed(tile_words(problem) / LINE),
+                fixed(problem.row_tiles()),
+            ],
+            strides: vec![fixed(1), fixed(LINE), fixed(tile_words(problem))],
+            tile: vec![LINE, block.stage_chunks() * lines, tiles],
+            swizzle: Swizzle::B128,
+        });
+        let layout = "codes [word of the line, line, tile of rows], swizzled";
+        let ring = shared(b, "w_stages", code_words, layout, SWIZZLE_BYTES);
+        let codes = Part { block: ring, words: code_words, map, bytes: 4 * code_words };
+
+        let buffers = [io.scale, io.zero].into_iter().flatten();
+        let params = kinds(main).zip(buffers).zip(param_words).enumerate();
+        let params = params.map(|(number, ((of, buffer), words))| {
+            let tile_words = of.tile_words(problem);
+            let [rows, of_row] = of.words(problem);
+            let map = b.tensor(TensorMap {
+                name: format!("param{number}_map"),
+                buffer,
+                extents: vec![fixed(tile_words), fixed(of_row / tile_words), fixed(rows)],
+                strides: vec![fixed(1), fixed(tile_words), fixed(of_row)],
+                tile: vec![tile_words, 1, tiles],
+                swizzle: Swizzle::None,
+            });
+            let name = format!("param{number}_stages");
+            let ring = shared(b, &name, words, "words [word, tile of rows]", SHARED_BYTES);
+            let part = Part { block: ring, words, map, bytes: 4 * tiles * tile_words };
+            ParamPart { of, part }
+        });
+        let params = params.collect();
+        Self { x, codes, params }
+    }
+
+    /// Bytes that the copies of a stage bring.
+    pub(super) fn bytes(&self) -> u32 {
+        let params = self.params.iter().map(|param| param.part.bytes);
+        self.x.bytes + self.codes.bytes + params.sum::<u32>()
+    }
+
+    /// Starts the copies of the weights of stage `number` of all of K.
+    pub(super) fn copy_weights(
+        &self,
+        b: &mut Builder,
+        block: &Block<'_>,
+        (number, stage): (Operand, Operand),
+        barrier: BarrierRef,
+    ) {
+        let main = block.main;
+        let first_tile = b.mul(block.row_block, block.native_tiles());
+        let lines = block.stage_chunks() * chunk_words(main.problem) / LINE;
+        let line = b.mul(number, lines);
+        let at = vec![0u32.into(), line, first_tile];
+        self.codes.copy(b, (at, stage, 0), barrier);
+        for ParamPart { of, part, .. } in &self.params {
+            let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
+            part.copy(b, (vec![0u32.into(), group, first_tile], stage, 0), barrier);
+        }
+    }
+
+    /// Starts the copies of x of stage `number` of all of K.
+    pub(super) fn copy_x(
+        &self,
+        b: &mut Builder,
+        block: &Block<'_>,
+        (number, stage): (Operand, Operand),
+        barrier: BarrierRef,
+    ) {
+        let (main, input) = (block.main, &block.main.problem.input);
+        let token = b.mul(block.token_block, block.tile.tokens);
+        let columns = main.k_tile() / block.tile.parts;
+        for line in 0..columns / line_columns(main) {
+            let first = input.words(line * line_columns(main));
+            let column = b.mad(number, input.words(columns), first);
+            let offset = line * block.tile.tokens * LINE;
+            self.x.copy(b, (vec![column, token], stage, offset), barrier);
+        }
+    }
+}
+
+/// Columns of x in a line.
+fn line_columns(main: &MainLoop<'_>) -> u32 {
+    SHARED_BYTES * 8 / main.problem.input.operand.stored_bits()
+}
+
+impl Part {
+    /// Starts the copy of a box into a stage, so many words from its start.
+    fn copy(
+        &self,
+        b: &mut Builder,
+        (at, stage, offset): (Vec<Operand>, Operand, u32),
+        barrier: BarrierRef,
+    ) {
+        let to = self.of_stage(b, stage).plus(offset);
+        b.push(Op::TensorLoad { to, map: self.map, at, barrier, multicast: None });
+    }
+
+    /// The first word of a stage.
+    pub(super) fn of_stage(&self, b: &mut Builder, stage: Operand) -> Address {
+        let first = b.mul(stage, self.words);
+        Address::new(self.block, first)
+    }
+}

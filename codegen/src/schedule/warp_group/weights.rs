@@ -1,0 +1,129 @@
+//! A consumer's weights: words from shared memory, dequantised to fragments of A.
+//!
+//! A chunk of a native tile is 16 bytes a lane, lane (g, t) of row g at number 4 g + t, so four lines of 128
+//! bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
+//! matrix are in eight different places of a line, and register i of lane (g, t) is word t of lane (g, i), whose
+//! columns are the t-th ones of a fragment whose x is in order.
+
+use super::Block;
+use super::params::Params;
+use super::stage::{LINE, Part, Stages};
+use crate::ir::{Address, Builder, Op, Operand, Reg, Type, Uniformity};
+use crate::schedule::chunk::chunk_words;
+use crate::schedule::dequantise::{ByRow, fragments};
+use crate::schedule::mapping::MainLoop;
+use crate::schedule::table::Table;
+
+/// The rows of a warp: its native tiles are a warp group's warps apart.
+pub(super) struct WarpRows {
+    /// The number of the warp's group.
+    pub(super) group: Operand,
+    /// The number of the warp in its group.
+    pub(super) warp: Operand,
+    pub(super) lane: Operand,
+    /// The warp's first native tile in the block.
+    pub(super) first: Operand,
+}
+
+/// A warp's weights.
+pub(super) struct Weights<'p, 's> {
+    main: &'p MainLoop<'p>,
+    codes: &'s Part,
+    /// The word of a stage that this lane gives to `ldmatrix`: of an even chunk, and of an odd one less the
+    /// chunk.
+    at: [Operand; 2],
+    /// Words of a chunk, and of the native tiles of a warp group.
+    chunk: u32,
+    group: u32,
+    /// Per tile of rows and chunk, the words of this lane.
+    words: Vec<Vec<Vec<Reg>>>,
+    params: Params<'s>,
+    table: Option<Table>,
+}
+
+impl<'p, 's> Weights<'p, 's> {
+    pub(super) fn declare(
+        b: &mut Builder,
+        block: &Block<'p>,
+        (stages, table): (&'s Stages, Option<Table>),
+        rows: &WarpRows,
+    ) -> Self {
+        let main = block.main;
+        let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
+        let words_of_lane = chunk / b.warp_size();
+        b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
+        let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
+        let vector = b.mad(row, 4u32, matrix);
+        let vector = b.mul(vector, words_of_lane);
+        let at = b.mad(rows.first, chunks * chunk, vector);
+        let odd = b.add(at, chunk);
+        let odd = swizzled(b, odd);
+        let at = [swizzled(b, at), b.sub(odd, chunk)];
+        let mut array = |_| b.array("words", Type::U32, words_of_lane, Uniformity::Varying);
+        let of_tile = |_| (0..chunks).map(&mut array).collect();
+        let words = (0..block.tile.row_tiles).map(of_tile).collect();
+        let params = Params::declare(b, block, stages, rows);
+        let group = block.group_warps() * chunks * chunk;
+        Self { main, codes: &stages.codes, at, chunk, group, words, params, table }
+    }
+
+    /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
+    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
+        let first = self.codes.of_stage(b, stage);
+        let at = b.add(first.index, self.at[chunk as usize % 2]);
+        for (tile, words) in (0..).zip(&self.words) {
+            let from = Address { index: at, ..first }.plus(tile * self.group + chunk * self.chunk);
+            let dst = words[chunk as usize].clone();
+            b.push(Op::MatrixLoad { dst, from, transpose: false });
+        }
+        if chunk == 0 {
+            self.params.load(b, block, stage);
+        }
+    }
+
+    /// What dequantisation applies to each tile of rows in the k-tile whose words are loaded.
+    pub(super) fn by_row(&self, b: &mut Builder) -> Vec<ByRow> {
+        (0..).zip(&self.words).map(|(tile, _)| self.params.by_row(b, self.main, tile)).collect()
+    }
+
+    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows.
+    pub(super) fn scales_of_sums(&self, b: &mut Builder) -> Vec<Vec<Operand>> {
+        self.params.scales_of_sums(b, self.main)
+    }
+
+    /// Dequantises a chunk of a tile of rows; `each` gets the step and A of one fragment after another.
+    pub(super) fn decode(
+        &self,
+        b: &mut Builder,
+        (tile, chunk): (u32, u32),
+        by_row: &mut ByRow,
+        each: &mut dyn FnMut(&mut Builder, u32, Vec<Reg>),
+    ) {
+        let words = &self.words[tile as usize][chunk as usize];
+        let steps = self.main.problem.plan.native.columns / self.main.step();
+        let first = (chunk * steps) as usize;
+        let mut number = first;
+        fragments(b, (self.main, self.table), words, (by_row, first), |b, a| {
+            each(b, step_of(self.main, number as u32), a);
+            number += 1;
+        });
+    }
+}
+
+/// The step of the product of fragment `number` of a stage. A word of a lane with several fragments has columns
+/// that are as many steps apart as a lane has words.
+pub(super) fn step_of(main: &MainLoop<'_>, number: u32) -> u32 {
+    let words = main.problem.lane_words();
+    let steps = main.problem.plan.native.columns / main.step();
+    let of_word = (steps / words).max(1);
+    let (chunk, number) = (number / steps, number % steps);
+    chunk * steps + number / of_word + number % of_word * (steps / of_word)
+}
+
+/// The word of a swizzled line at which the word of a plain one is; both count from a multiple of eight lines.
+pub(super) fn swizzled(b: &mut Builder, word: Operand) -> Operand {
+    let line = b.div(word, LINE);
+    let line = b.rem(line, 8);
+    let vector = b.mul(line, 4u32);
+    b.xor(word, vector)
+}

@@ -1,0 +1,325 @@
+//! The schedule of warp groups: right on ragged shapes, assembled without spills and without waits that the
+//! assembler adds, and nothing that is wrong in it stays unnoticed.
+
+use crate::kernels::mutation::{Mutation, gone, mutate};
+use crate::kernels::product::Product;
+use crate::kernels::products::problem;
+use crate::kernels::tiles::WARP_GROUP;
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement, verify};
+use quantloom_codegen::schedule::Schedule;
+use quantloom_codegen::schedule::warp_group::WarpGroupTile;
+use quantloom_tests::tools::ptxas;
+
+/// A scheme, its activation, N and K.
+type Case = (&'static str, usize, (u32, u32));
+
+fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
+    let problem = problem(scheme, activation, "sm_90a", shape);
+    let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
+    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+    let product = Product::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
+    let product = if tile.exact { product } else { product.with_scaled_weights() };
+    for seed in 0..2 {
+        let report = product.simulate(&kernel, 64, seed);
+        let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
+        assert_eq!(report.conflicts(), 0, "{}, M = {m}:\n{report}", kernel.name);
+    }
+}
+
+/// M, N and K that no tile divides, one token, one k-tile, fewer k-tiles than stages, K within a chunk.
+#[test]
+fn products_are_right() {
+    let tile = |tokens, groups, row_tiles, stages, batch| WarpGroupTile {
+        tokens,
+        groups,
+        row_tiles,
+        stages,
+        batch,
+        ..WARP_GROUP
+    };
+    let cases = [
+        (("sym", 0, (40, 840)), 33, tile(32, 2, 1, 2, 4)),
+        (("sym", 0, (200, 128)), 1, tile(8, 1, 1, 2, 2)),
+        (("sym", 0, (136, 328)), 64, tile(64, 1, 2, 3, 2)),
+        (("sym", 0, (72, 392)), 17, tile(16, 2, 1, 4, 1)),
+        (("asym", 0, (72, 520)), 9, tile(8, 1, 2, 2, 4)),
+        (("bias", 0, (264, 8)), 3, tile(8, 3, 1, 2, 4)),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+}
+
+/// Scales of f16 and bf16 on sums: groups as long as a k-tile, and half as long.
+#[test]
+fn exact_products_are_right() {
+    let exact = WarpGroupTile { exact: true, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (72, 392)), 17, WarpGroupTile { tokens: 16, ..exact }),
+        (("sym", 1, (40, 264)), 33, WarpGroupTile { groups: 1, stages: 3, batch: 2, ..exact }),
+        (("halves", 0, (136, 328)), 9, WarpGroupTile { tokens: 8, batch: 4, ..exact }),
+        (("bias", 0, (72, 520)), 5, WarpGroupTile { tokens: 8, groups: 1, ..exact }),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+}
+
+/// K in two parts, of as many stages and of one more; stages of half a k-tile.
+#[test]
+fn parts_of_k_are_right() {
+    let split = WarpGroupTile { splits: 2, ..WARP_GROUP };
+    let half = WarpGroupTile { parts: 2, batch: 2, stages: 3, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (40, 840)), 33, split),
+        (
+            ("asym", 0, (136, 256)),
+            15,
+            WarpGroupTile { tokens: 16, row_tiles: 2, groups: 1, ..split },
+        ),
+        (("halves", 0, (72, 392)), 40, WarpGroupTile { exact: true, ..split }),
+        (("sym", 0, (72, 392)), 35, half),
+        (("asym", 0, (40, 328)), 20, WarpGroupTile { splits: 2, batch: 1, ..half }),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn products_of_large_tiles_are_right() {
+    let large = [(128, 2, 1, 4, 2), (256, 1, 1, 2, 1), (128, 2, 2, 3, 1), (64, 3, 1, 4, 4)];
+    for (tokens, groups, row_tiles, stages, batch) in large {
+        let tile = WarpGroupTile { tokens, groups, row_tiles, stages, batch, ..WARP_GROUP };
+        check(("sym", 0, (392, 1096)), 300, tile);
+        check(("asym", 0, (256, 640)), 130, tile);
+    }
+    let large = WarpGroupTile { tokens: 128, stages: 3, batch: 2, ..WARP_GROUP };
+    check(("halves", 0, (392, 1096)), 300, WarpGroupTile { exact: true, ..large });
+    check(("sym", 0, (392, 1096)), 300, WarpGroupTile { splits: 2, ..large });
+    let wide = WarpGroupTile { tokens: 256, parts: 2, batch: 1, stages: 4, ..WARP_GROUP };
+    check(("sym", 0, (392, 1096)), 300, wide);
+}
+
+/// The tiles of a large product: all that tuning measures, or one of so many.
+fn assembles(every: usize) {
+    let Some(ptxas) = ptxas::find() else { return };
+    let mut failed = Vec::new();
+    for (of, scheme) in ["sym", "halves", "asym", "bias"].into_iter().enumerate() {
+        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
+        let all = WarpGroupTile::candidates(&problem, 256);
+        assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());
+        for tile in all.into_iter().skip(7 * of % every).step_by(every) {
+            let kernel = verify(tile.build(&problem).unwrap()).unwrap();
+            let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
+            if !assembled.is_clean() {
+                failed.push(format!("{}:\n{}", kernel.name, assembled.report));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn some_tiles_assemble() {
+    assembles(29);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn all_tiles_assemble() {
+    assembles(1);
+}
+
+/// What is wrong with a kernel's result after a mutation: `None` if it is correct.
+fn wrong(kernel: &Kernel, product: &Product, mutation: Option<Mutation>) -> Option<String> {
+    let mut kernel = kernel.clone();
+    if let Some(mutation) = mutation
+        && !mutate(&mut kernel, mutation)
+    {
+        return Some("nothing has changed".to_owned());
+    }
+    match verify(kernel) {
+        Ok(kernel) => product.simulate(&kernel, 64, 1).err(),
+        Err(refusals) => Some(refusals.to_string()),
+    }
+}
+
+/// A mutation, its description, and a part of what must be said of it.
+const MUTATIONS: &[(&str, &str, Mutation)] = &[
+    ("no fence before products", "matrix fence", |_, op| {
+        if *op == Op::MatrixFence {
+            gone(op);
+        }
+    }),
+    ("a batch more in flight than there are registers for", "", |place, op| {
+        if let Op::MatrixWait { pending } = op
+            && place.in_loop
+        {
+            *pending += 1;
+        }
+    }),
+    ("sums read while products are in flight", "in flight", |place, op| {
+        if matches!(op, Op::MatrixWait { .. }) && !place.in_loop {
+            gone(op);
+        }
+    }),
+    ("words read before they are there", "still being written", |place, op| {
+        if matches!(op, Op::MbarrierWait { .. }) && !place.in_loop {
+            gone(op);
+        }
+    }),
+    ("a stage filled while it is read, or read while it is filled", "", |place, op| {
+        if matches!(op, Op::MbarrierWait { .. }) && place.in_loop {
+            gone(op);
+        }
+    }),
+    ("a stage released before all lanes have read it", "unordered", |_, op| {
+        if *op == Op::WarpSync {
+            gone(op);
+        }
+    }),
+    ("a stage that is never released", "wait", |_, op| {
+        if matches!(op, Op::MbarrierArrive { expect: None, .. }) {
+            gone(op);
+        }
+    }),
+    ("more bytes announced than are copied", "wait", |_, op| {
+        if let Op::MbarrierArrive { expect: Some(Operand::U32(bytes)), .. } = op {
+            *bytes += 16;
+        }
+    }),
+    ("fewer bytes announced than are copied", "", |_, op| {
+        if let Op::MbarrierArrive { expect: Some(Operand::U32(bytes)), .. } = op {
+            *bytes -= 16;
+        }
+    }),
+    ("mbarriers that copies do not see", "MbarrierFence", |_, op| {
+        if *op == Op::MbarrierFence {
+            gone(op);
+        }
+    }),
+    ("lines of y that the store does not see", "without a FenceAsync", |_, op| {
+        if *op == Op::FenceAsync {
+            gone(op);
+        }
+    }),
+    ("lines of y stored before all warps wrote them", "unordered", |_, op| {
+        if matches!(op, Op::NamedBarrier { .. }) {
+            gone(op);
+        }
+    }),
+    ("the block ends before y is read", "", |_, op| {
+        if matches!(op, Op::BulkWait { .. }) {
+            gone(op);
+        }
+    }),
+    ("no wait for the grid before", "earlier grids", |_, op| {
+        if *op == Op::GridWait {
+            gone(op);
+        }
+    }),
+    ("no swizzle", "", |_, op| {
+        if let Op::Binary { op: op @ Binary::Xor, b, .. } = op
+            && *b != Operand::U32(1)
+        {
+            *op = Binary::Or;
+        }
+    }),
+    ("a parity that never changes", "", |_, op| {
+        if let Op::Binary { op: Binary::Xor, b, .. } = op
+            && *b == Operand::U32(1)
+        {
+            *b = Operand::U32(0);
+        }
+    }),
+    ("y not transposed", "expected", |_, op| {
+        if let Op::MatrixStore { transpose, .. } = op {
+            *transpose = false;
+        }
+    }),
+    ("words of another lane", "expected", |_, op| {
+        if let Op::MatrixLoad { dst, .. } = op {
+            dst.swap(0, 1);
+        }
+    }),
+    ("x of the token beside", "expected", |_, op| {
+        if let Op::TensorLoad { at, .. } = op
+            && let [_, token] = &mut at[..]
+        {
+            *token = Operand::U32(1);
+        }
+    }),
+    ("the scale of the first half of a tile for both", "expected", |_, op| {
+        if let Op::Ternary { c, .. } = op
+            && *c == Operand::U32(0x3232)
+        {
+            *c = Operand::U32(0x1010);
+        }
+    }),
+];
+
+#[test]
+fn mutations_are_found() {
+    // Ragged in M, N and K, with zero points; a stage is used again.
+    let problem = problem("asym", 0, "sm_90a", (72, 840));
+    let product = Product::draw(&problem, 9, 21).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS);
+}
+
+fn all_found(kernel: &Kernel, product: &Product, mutations: &[(&str, &str, Mutation)]) {
+    assert_eq!(wrong(kernel, product, None), None);
+    let missed = mutations.iter().filter_map(|(what, said, mutation)| {
+        match wrong(kernel, product, Some(*mutation)) {
+            Some(found) if found.contains(said) && !found.contains("nothing has") => None,
+            found => Some(format!("{what}: {found:?}")),
+        }
+    });
+    let missed: Vec<String> = missed.collect();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// Mutations of kernels whose blocks split K.
+const OF_CLUSTER: &[(&str, &str, Mutation)] = &[
+    ("no barriers of the cluster", "unordered", |_, op| {
+        if *op == Op::ClusterBarrier {
+            gone(op);
+        }
+    }),
+    ("the own sums twice", "expected", |_, op| {
+        if let Op::ClusterLoad { block, .. } = op {
+            *block = Operand::U32(0);
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_clusters_are_found() {
+    let problem = problem("sym", 0, "sm_90a", (72, 520));
+    let product = Product::draw(&problem, 9, 22).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, splits: 2, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, OF_CLUSTER);
+    // A block that does not wait at its end while the other one may still read.
+    let mut kernel = tile.build(&problem).unwrap();
+    let Some(Statement::Roles(roles)) = kernel.body.last_mut() else { panic!("no roles") };
+    for role in roles {
+        let last = role.body.iter().rposition(|op| *op == Statement::Op(Op::ClusterBarrier));
+        role.body.remove(last.unwrap());
+    }
+    let found = wrong(&kernel, &product, None).unwrap();
+    assert!(found.contains("may end before"), "{found}");
+}
+
+/// Roles that ask for more registers than a block has would wait for each other for ever.
+#[test]
+fn too_many_registers_are_refused() {
+    let problem = problem("sym", 0, "sm_90a", (128, 256));
+    let mut kernel = WARP_GROUP.build(&problem).unwrap();
+    let Some(Statement::Roles(roles)) = kernel.body.last_mut() else { panic!("no roles") };
+    roles[0].registers = Some(240);
+    let refusals = verify(kernel).unwrap_err().to_string();
+    assert!(refusals.contains("would deadlock"), "{refusals}");
+}

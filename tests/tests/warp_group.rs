@@ -1,0 +1,78 @@
+//! The schedule of warp groups through the runtime, run by the simulator: every scheme of the catalogue that it
+//! supports, against the reference, with the native layout and the parameters that other schedules read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use quantloom::codegen::jit::{JitWithOverrides, Simulator};
+use quantloom::runtime::gpu::GpuDevice;
+use quantloom_dsl::Scheme;
+use quantloom_dsl::layout::Shape;
+use quantloom_tools::conformance::Suite;
+use rayon::prelude::*;
+
+/// N and K that no tile divides; of each row a scheme has the first that its layouts hold.
+const SHAPES: [&[(u64, u64)]; 2] =
+    [&[(72, 328), (72, 336), (72, 384)], &[(136, 1160), (136, 1184), (136, 1152)]];
+
+/// Schemes of one kind of codes and parameters each that the schedule supports.
+const SUPPORTED: &[&str] = &["ct_w4a16", "ct_w4a16_asym", "ct_w8a16", "ct_mxfp4a16", "ct_nvfp4a16"];
+
+/// What a refusal says.
+const UNSUPPORTED: &[&str] = &["no schedule on sm_90a handles", "no block of a warp_group product"];
+
+/// How many products of a scheme were right; none if the schedule does not support the scheme.
+fn products(scheme: &Scheme, choices: &str, shapes: &[(u64, u64)], m: &[usize]) -> (usize, String) {
+    let held = |(n, k): (u64, u64)| {
+        let shape = Shape { experts: 1, n, k };
+        scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())
+    };
+    let Some(&shape) = shapes.iter().find(|shape| held(**shape)) else {
+        return (0, "none of the shapes".to_owned());
+    };
+    let source = JitWithOverrides(choices.parse().unwrap());
+    let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
+    let device = GpuDevice::new(simulator);
+    let suite = Suite { shapes: vec![shape], tokens: m.to_vec(), seeds: vec![0, 3, 9], every: 1 };
+    let done = suite.run(scheme, &[&device], &|_| {}).remove(0);
+    let done = match done {
+        Ok(done) => done,
+        // The schedule says what it does not support; anything else is wrong.
+        Err(failure) if UNSUPPORTED.iter().any(|what| failure.to_string().contains(what)) => {
+            return (0, failure.to_string());
+        }
+        Err(failure) => panic!("{}: {failure}", scheme.name),
+    };
+    for report in device.executor().take_reports() {
+        let own = report.kernel.contains("warp_group");
+        assert!(!own || report.conflicts() == 0, "{}: {report}", scheme.name);
+    }
+    (done.products, format!("{:?}", done.not_scheduled))
+}
+
+fn catalogue_multiplies(choices: &str, shapes: &[(u64, u64)], m: &[usize]) {
+    let all = quantloom_kernels::catalogue();
+    let all = all.par_iter().filter(|scheme| scheme.experts.is_none());
+    let done = all.map(|scheme| (&scheme.name, products(scheme, choices, shapes, m)));
+    let done: Vec<_> = done.collect();
+    for (name, (products, why)) in &done {
+        println!("{name}: {products} {why}");
+    }
+    let right = done.iter().filter(|(_, (products, _))| *products > 0);
+    let right: BTreeSet<&str> = right.map(|(name, _)| name.as_str()).collect();
+    let missing: Vec<_> = SUPPORTED.iter().filter(|name| !right.contains(**name)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {right:?}");
+}
+
+#[test]
+fn the_catalogue_multiplies() {
+    catalogue_multiplies("use warp_group; warp_group(tokens=16)", SHAPES[0], &[17]);
+}
+
+#[test]
+#[ignore = "a long sweep: .ci/run runs it"]
+fn the_catalogue_multiplies_with_several_tiles() {
+    for choices in ["use warp_group", "use warp_group; warp_group(tokens=32, groups=2)"] {
+        catalogue_multiplies(choices, SHAPES[1], &[3, 70]);
+    }
+}
