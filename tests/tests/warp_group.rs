@@ -16,7 +16,8 @@ const SHAPES: [&[(u64, u64)]; 2] =
     [&[(72, 328), (72, 336), (72, 384)], &[(136, 1160), (136, 1184), (136, 1152)]];
 
 /// Schemes of one kind of codes and parameters each that the schedule supports.
-const SUPPORTED: &[&str] = &["ct_w4a16", "ct_w4a16_asym", "ct_w8a16", "ct_mxfp4a16", "ct_nvfp4a16"];
+const SUPPORTED: &[&str] =
+    &["ct_w4a16", "ct_w4a16_asym", "ct_w4a16_bias", "ct_w8a16", "ct_w2a16", "ct_mxfp8a16"];
 
 /// What a refusal says.
 const UNSUPPORTED: &[&str] = &["no schedule on sm_90a handles", "no block of a warp_group product"];
