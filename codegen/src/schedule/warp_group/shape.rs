@@ -193,7 +193,11 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         |of: GroupParams| of.rows == 1 && of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
     let facts = [
         (target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()), "products"),
-        (problem.half().is_some(), "products of less than 16 bits by warp groups"),
+        (element(problem).is_some(), "products in this type by warp groups"),
+        (
+            problem.plan.compute.longest_sum.is_none_or(|most| most >= u64::from(problem.k)),
+            "integer sums of so many columns by warp groups",
+        ),
         (problem.stack.is_none(), "experts by warp groups"),
         (native.plane_words == [4], "codes that are not 16 bytes a lane by warp groups"),
         (problem.plan.dequant.placed().is_none(), "codes whose bits cross words by warp groups"),
@@ -213,6 +217,19 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     match facts.into_iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(Unscheduled::Scheme { target: target.name, what: what.to_owned() }),
         None => Ok(()),
+    }
+}
+
+/// The elements of a warp-group instruction for a product, if there is one whose fragments `ldmatrix` gives: of
+/// 16 bits, or bytes of narrower codes.
+fn element(problem: &Problem) -> Option<Element> {
+    match problem.half() {
+        Some(Half::Bf16) => Some(Element::Bf16),
+        Some(Half::F16) => Some(Element::F16),
+        None => {
+            let narrow = problem.plan.dequant.weight.code.bits() < 8;
+            (problem.sums_integers() && narrow).then_some(Element::S8)
+        }
     }
 }
 
@@ -272,10 +289,7 @@ impl WarpGroupTile {
 
     /// The instruction that multiplies 64 rows by the tokens; its A is, warp by warp, that of the plan's own.
     fn product(&self, main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
-        let element = match main.problem.half()? {
-            Half::Bf16 => Element::Bf16,
-            Half::F16 => Element::F16,
-        };
+        let element = element(main.problem)?;
         let of_warp = main.instruction()?.a_layout.trim_end_matches(']');
         let of_group = format!("{of_warp}, n/16:4]");
         MATRIX_OPS.iter().find(|op| {
