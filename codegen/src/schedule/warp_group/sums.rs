@@ -96,14 +96,13 @@ impl Sums {
             Some(segment) => self.add(b, segment),
             None => b.push(Op::MatrixWait { pending: 0 }),
         }
-        let value = |sum: Reg| match (self.unit, &self.segment) {
+        let mut value = |sum: Reg| match (self.unit, &self.segment) {
             (Some(unit), None) => {
                 let sum = b.unary(Unary::F32FromS32, sum);
                 b.mul_f32(sum, unit)
             }
             _ => sum.into(),
         };
-        let mut value = value;
         self.total.iter().map(|tile| tile.iter().map(|&sum| value(sum)).collect()).collect()
     }
 
