@@ -19,7 +19,7 @@ use crate::ir::{
 use crate::plan;
 
 /// 1.5 * 2^23 in f32.
-const MAGIC: f32 = 12_582_912.0;
+pub(super) const MAGIC: f32 = 12_582_912.0;
 
 /// The factors of a segment's sums.
 #[derive(Clone, Default)]

@@ -21,7 +21,7 @@ use crate::source::{BufferRole, Storage};
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
 const ALIGN: u32 = 16;
 /// Tensor maps of a kernel, at most.
-pub(crate) const MAPS: usize = 4;
+pub(crate) const MAPS: usize = 5;
 
 /// Addresses of what a caller gives; 0 where there is none.
 #[derive(Clone, Copy, Default)]

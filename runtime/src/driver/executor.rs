@@ -147,9 +147,12 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
         let slots = launch.slots();
         let mut encoded = Vec::new();
         for (buffer, _, shape) in maps {
-            if let Some(Slot::Read(memory)) = slots.get(*buffer) {
-                encoded.push(TensorMap::new(self.context(), memory.read(), shape)?);
-            }
+            let place = match slots.get(*buffer) {
+                Some(Slot::Read(memory)) => (memory.read().address(), memory.read().bytes()),
+                Some(Slot::Write(memory)) => (memory.read().address(), memory.read().bytes()),
+                None => continue,
+            };
+            encoded.push(TensorMap::of_argument(self.context(), place, shape)?);
         }
         // Buffers come first in the text, tensor maps last; a missing one is refused by its name.
         let arguments: Vec<Argument<'_>> =

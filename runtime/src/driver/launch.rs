@@ -137,7 +137,7 @@ fn owner<'a, D: DriverApi>(argument: &'a Argument<'_>) -> Option<Option<Use<'a, 
     let (owner, access) = match argument {
         Argument::Read(slice) => (slice.owner(), Access::Read),
         Argument::Write(slice) => (slice.owner(), Access::ReadWrite),
-        Argument::Map(map) => (map.memory().owner(), Access::Read),
+        Argument::Map(map) => (map.memory()?.owner(), Access::Read),
         _ => return None,
     };
     let memory = owner?.downcast_ref::<Arc<Allocation<D>>>();

@@ -202,7 +202,8 @@ impl RawTensorMap {
 /// An encoded tensor map of memory that is borrowed as long as the map is there.
 pub struct TensorMap<'b> {
     raw: RawTensorMap,
-    memory: DeviceSlice<'b>,
+    /// `None` if the launch that takes the map has the memory as an argument of its own.
+    memory: Option<DeviceSlice<'b>>,
 }
 
 impl<'b> TensorMap<'b> {
@@ -217,11 +218,26 @@ impl<'b> TensorMap<'b> {
     ) -> Result<Self, DriverError> {
         let (address, bytes) = (memory.address(), memory.bytes());
         let raw = RawTensorMap::encoded(&context.enter()?, address, bytes, shape)?;
-        Ok(Self { raw, memory })
+        Ok(Self { raw, memory: Some(memory) })
     }
 
-    pub(crate) fn memory(&self) -> &DeviceSlice<'b> {
-        &self.memory
+    /// Encodes a map of so many bytes of memory that the same launch has as an argument, to read or to write:
+    /// that argument keeps the memory and orders its uses.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_argument<D: DriverApi>(
+        context: &Context<D>,
+        (address, bytes): (u64, u64),
+        shape: &TensorShape,
+    ) -> Result<Self, DriverError> {
+        let raw = RawTensorMap::encoded(&context.enter()?, address, bytes, shape)?;
+        Ok(Self { raw, memory: None })
+    }
+
+    /// The memory, unless another argument of the launch has it.
+    pub(crate) fn memory(&self) -> Option<&DeviceSlice<'b>> {
+        self.memory.as_ref()
     }
 
     /// Where a launch reads it.

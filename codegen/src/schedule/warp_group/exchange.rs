@@ -8,7 +8,7 @@
 
 use super::Block;
 use super::weights::WarpRows;
-use crate::ir::{Address, Builder, Operand, Reg, Special, Width, Word};
+use crate::ir::{Address, Builder, Operand, Special, Width, Word};
 
 /// 32-bit words of a vector.
 const VECTOR: u32 = 4;
@@ -30,10 +30,10 @@ pub(super) fn exchanged(
     b: &mut Builder,
     block: &Block<'_>,
     rows: &WarpRows,
-    sums: Vec<Vec<Reg>>,
+    sums: Vec<Vec<Operand>>,
 ) -> Vec<Vec<Operand>> {
     if block.tile.splits == 1 {
-        return sums.into_iter().map(|tile| tile.into_iter().map(Operand::Reg).collect()).collect();
+        return sums;
     }
     let threads = block.consumer_warps() * b.warp_size();
     let all: usize = sums.iter().map(Vec::len).sum();

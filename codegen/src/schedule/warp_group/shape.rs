@@ -47,8 +47,10 @@ const ROWS: u32 = 64;
 const VECTOR_WORDS: u32 = 4;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 10;
-/// The most registers of accumulators of a thread, beside which those of two batches fit.
-const MOST_SUMS: u32 = 128;
+/// Registers of a consumer's thread besides sums and fragments, from the assembler's reports.
+const OTHER_REGISTERS: u32 = 64;
+/// Registers of a thread of a block with one consumer.
+const REGISTERS: u32 = 248;
 /// The blocks that a large device runs at once, slightly fewer than the 132 SMs of an H200.
 const SMS: u32 = 128;
 /// The most blocks along the second axis of a grid.
@@ -107,8 +109,8 @@ impl Schedule for WarpGroupTile {
             ((1..=3).contains(&self.groups), "one to three warp groups multiply"),
             (matches!(self.row_tiles, 1 | 2), "a warp group has 64 or 128 rows"),
             (
-                sums.saturating_mul(self.row_tiles * (1 + u32::from(self.exact))) <= MOST_SUMS,
-                "a thread has at most 128 registers of sums",
+                self.registers_of(sums) <= self.registers()[0].unwrap_or(REGISTERS),
+                "a thread has registers for its sums and two batches of fragments",
             ),
             (self.stages >= 2, "there are at least two stages"),
             (
@@ -191,9 +193,14 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         |of: GroupParams| of.rows == 1 && of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
     let facts = [
         (target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()), "products"),
-        (problem.half().is_some(), "products of less than 16 bits by warp groups"),
+        (element(problem).is_some(), "products in this type by warp groups"),
+        (
+            problem.plan.compute.longest_sum.is_none_or(|most| most >= u64::from(problem.k)),
+            "integer sums of so many columns by warp groups",
+        ),
         (problem.stack.is_none(), "experts by warp groups"),
         (native.plane_words == [4], "codes that are not 16 bytes a lane by warp groups"),
+        (problem.plan.dequant.placed().is_none(), "codes whose bits cross words by warp groups"),
         (
             main.segment().is_multiple_of(native.columns),
             "groups shorter than a chunk of codes by warp groups",
@@ -210,6 +217,19 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     match facts.into_iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(Unscheduled::Scheme { target: target.name, what: what.to_owned() }),
         None => Ok(()),
+    }
+}
+
+/// The elements of a warp-group instruction for a product, if there is one whose fragments `ldmatrix` gives: of
+/// 16 bits, or bytes of narrower codes.
+fn element(problem: &Problem) -> Option<Element> {
+    match problem.half() {
+        Some(Half::Bf16) => Some(Element::Bf16),
+        Some(Half::F16) => Some(Element::F16),
+        None => {
+            let narrow = problem.plan.dequant.weight.code.bits() < 8;
+            (problem.sums_integers() && narrow).then_some(Element::S8)
+        }
     }
 }
 
@@ -269,10 +289,7 @@ impl WarpGroupTile {
 
     /// The instruction that multiplies 64 rows by the tokens; its A is, warp by warp, that of the plan's own.
     fn product(&self, main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
-        let element = match main.problem.half()? {
-            Half::Bf16 => Element::Bf16,
-            Half::F16 => Element::F16,
-        };
+        let element = element(main.problem)?;
         let of_warp = main.instruction()?.a_layout.trim_end_matches(']');
         let of_group = format!("{of_warp}, n/16:4]");
         MATRIX_OPS.iter().find(|op| {
@@ -315,6 +332,12 @@ impl WarpGroupTile {
             3 => [Some(160), Some(32)],
             _ => [None, None],
         }
+    }
+
+    /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
+    fn registers_of(&self, sums: u32) -> u32 {
+        let sums = sums.saturating_mul(self.row_tiles * (1 + u32::from(self.exact)));
+        sums.saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
     }
 
     /// Bytes of shared memory of a block.
