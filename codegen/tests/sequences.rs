@@ -13,6 +13,7 @@ use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
 use quantloom_codegen::target::Class;
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::{Code, WeightCode};
+use quantloom_tests::sweep::Share;
 
 const OPERANDS: [Operand; 7] = [
     Operand::U8,
@@ -290,7 +291,8 @@ fn a_scale_in_the_last_step_rounds_once() {
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn every_scale_in_the_last_step_rounds_once() {
-    for (code, field) in [("u8 - 128", 8), ("u4 - 8", 4), ("u2 - 2", 2), ("u1", 1), ("i8", 8)] {
+    let codes = [("u8 - 128", 8), ("u4 - 8", 4), ("u2 - 2", 2), ("u1", 1), ("i8", 8)];
+    for (code, field) in Share::new(1, 5).of(codes) {
         for operand in [Operand::Bf16, Operand::F16] {
             every_scale_rounds_once(code, field, operand, 1);
         }

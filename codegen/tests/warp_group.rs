@@ -9,6 +9,7 @@ use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement, verify};
 use quantloom_codegen::schedule::Schedule;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
+use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 
 /// A scheme, its activation, N and K.
@@ -91,7 +92,7 @@ fn parts_of_k_are_right() {
 #[ignore = "a long sweep: .ci/run runs it"]
 fn products_of_large_tiles_are_right() {
     let large = [(128, 2, 1, 4, 2), (256, 1, 1, 2, 1), (128, 2, 2, 3, 1), (64, 3, 1, 4, 4)];
-    for (tokens, groups, row_tiles, stages, batch) in large {
+    for (tokens, groups, row_tiles, stages, batch) in Share::new(1, 2).of(large) {
         let tile = WarpGroupTile { tokens, groups, row_tiles, stages, batch, ..WARP_GROUP };
         check(("sym", 0, (392, 1096)), 300, tile);
         check(("asym", 0, (256, 640)), 130, tile);
@@ -103,15 +104,18 @@ fn products_of_large_tiles_are_right() {
     check(("sym", 0, (392, 1096)), 300, wide);
 }
 
-/// The tiles of a large product: all that tuning measures, or one of so many.
-fn assembles(every: usize) {
+/// The tiles of a large product that tuning measures.
+#[test]
+fn tiles_assemble() {
+    let share = Share::new(29, 12);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
     for (of, scheme) in ["sym", "halves", "asym", "bias"].into_iter().enumerate() {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let all = WarpGroupTile::candidates(&problem, 256);
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());
-        for tile in all.into_iter().skip(7 * of % every).step_by(every) {
+        let all = all.into_iter().enumerate().filter(|(at, _)| share.takes(512 * of + at));
+        for (_, tile) in all {
             let kernel = verify(tile.build(&problem).unwrap()).unwrap();
             let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
             if !assembled.is_clean() {
@@ -120,17 +124,6 @@ fn assembles(every: usize) {
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-}
-
-#[test]
-fn some_tiles_assemble() {
-    assembles(29);
-}
-
-#[test]
-#[ignore = "a long sweep: .ci/run runs it"]
-fn all_tiles_assemble() {
-    assembles(1);
 }
 
 /// What is wrong with a kernel's result after a mutation: `None` if it is correct.

@@ -6,6 +6,7 @@ use quantloom_dsl::experts::Gate;
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
 use rayon::prelude::*;
 
@@ -52,8 +53,8 @@ fn scheme((name, clauses): (&str, &str)) -> Scheme {
     parse(&format!("{name} {{ {clauses} }}")).unwrap_or_else(|faults| panic!("{name}: {faults:?}"))
 }
 
-/// One of `every` calls of each scheme's layers on these targets are computed, and are within their bounds. Of a gate with two
-/// shards both matrices of an expert differ, of one with a single shard the experts do.
+/// One of `every` calls of each scheme's layers on these targets is computed, and within its bounds. Of a gate
+/// with two shards both matrices of an expert differ, of one with a single shard the experts do.
 fn conforms(
     cases: &[(&str, (&str, &str))],
     gates: &[Gate],
@@ -103,10 +104,8 @@ fn experts_read_x_each_in_its_own_way() {
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn experts_read_x_each_in_its_own_way_on_every_target() {
-    let cases: Vec<_> = TARGETS
-        .iter()
-        .flat_map(|target| SCHEMES.iter().map(move |text| (*target, *text)))
-        .collect();
+    let cases = TARGETS.iter().flat_map(|target| SCHEMES.iter().map(move |text| (*target, *text)));
+    let cases = Share::new(1, 6).of(cases);
     let gates = [Gate::Silu, Gate::UngatedRelu2];
     conforms(&cases, &gates, (&[1, 2, 9, 33], &RoutingKind::ALL), 4);
 }

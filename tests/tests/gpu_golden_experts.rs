@@ -3,6 +3,7 @@
 use quantloom::codegen::jit::Simulator;
 use quantloom_runtime::checkpoint::{Checkpoint, Options};
 use quantloom_runtime::gpu::GpuDevice;
+use quantloom_tests::sweep::Share;
 use quantloom_tests::{golden, golden_file};
 use quantloom_tools::check::{Subject, Verdict, check};
 use rayon::prelude::*;
@@ -42,5 +43,5 @@ fn every_golden_layer_on_every_target() {
     let targets = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
     let all: Vec<_> =
         targets.iter().flat_map(|target| files.iter().map(move |file| (*target, file))).collect();
-    all.par_iter().for_each(|(target, file)| passes(target, file));
+    Share::new(1, 6).of(all).par_iter().for_each(|(target, file)| passes(target, file));
 }

@@ -8,6 +8,7 @@ use quantloom::codegen::jit::{JitWithOverrides, Simulator};
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
+use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::Suite;
 use rayon::prelude::*;
 
@@ -83,9 +84,14 @@ fn each_kind_of_scheme_multiplies() {
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn the_catalogue_multiplies() {
-    let all = quantloom_kernels::catalogue();
-    for choices in ["use warp_group", "use warp_group; warp_group(tokens=32, groups=2, splits=2)"] {
-        multiply(all, choices, (SHAPES[0], &[17]));
-        multiply(all, choices, (SHAPES[1], &[3, 70]));
+    let two_parts = "use warp_group; warp_group(tokens=32, groups=2, splits=2)";
+    let cases: [(&str, (_, &[usize])); 4] = [
+        ("use warp_group", (SHAPES[0], &[17])),
+        ("use warp_group", (SHAPES[1], &[3, 70])),
+        (two_parts, (SHAPES[0], &[17])),
+        (two_parts, (SHAPES[1], &[3, 70])),
+    ];
+    for (choices, of) in Share::new(1, 3).of(cases) {
+        multiply(quantloom_kernels::catalogue(), choices, of);
     }
 }

@@ -55,4 +55,4 @@ pub use mapping::{MainLoop, Mapping};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};
 pub use problem::Problem;
 pub use stack::Stack;
-pub use unscheduled::{ChoiceRule, TransformLimit, Unscheduled, UnscheduledPart};
+pub use unscheduled::{ChoiceRule, TransformLimit, Unscheduled, UnscheduledPart, WarpGroupLimit};

@@ -154,6 +154,9 @@ pub enum UnscheduledPart {
         /// The most that the target binds.
         most: u32,
     },
+    /// What warp groups do not multiply.
+    #[error("{0} by warp groups")]
+    WarpGroups(WarpGroupLimit),
     /// A transform between stored tensors and a buffer that products read.
     #[error("{limit} in a transform of `{buffer}`")]
     Transform {
@@ -162,6 +165,48 @@ pub enum UnscheduledPart {
         /// What no transform does.
         limit: TransformLimit,
     },
+}
+
+/// What the schedule of warp groups does not multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WarpGroupLimit {
+    /// Any product: the target has no instructions of warp groups.
+    #[error("products")]
+    Target,
+    /// Products whose fragments `ldmatrix` does not give.
+    #[error("products in this type")]
+    Type,
+    /// Integer sums that are converted before the end of a row.
+    #[error("integer sums of so many columns")]
+    LongSums,
+    /// Stacks of experts.
+    #[error("experts")]
+    Experts,
+    /// Codes that are not 16 bytes a lane.
+    #[error("codes that are not 16 bytes a lane")]
+    Planes,
+    /// Codes whose bits cross words.
+    #[error("codes whose bits cross words")]
+    PlacedBits,
+    /// Groups shorter than a chunk of codes.
+    #[error("groups shorter than a chunk of codes")]
+    ShortGroups,
+    /// Zero points that are a term of the sum of x.
+    #[error("zero-point corrections")]
+    Corrections,
+    /// Numbers of groups of several rows, or of fewer bytes than a tensor copy moves.
+    #[error("numbers of blocks of rows")]
+    RowBlocks,
+    /// Scales of groups of x.
+    #[error("scales of groups of x")]
+    InputGroups,
+    /// y in f32.
+    #[error("y in f32")]
+    Output,
+    /// N for which a row of y is no multiple of 16 bytes.
+    #[error("rows of y that are no multiple of 16 bytes")]
+    OutputRows,
 }
 
 /// What no transform between stored tensors and a buffer of products does.
@@ -281,6 +326,41 @@ pub enum ChoiceRule {
     /// Stages of the pipeline.
     #[error("stages are 2 to 16")]
     Stages,
+    /// The instruction of a block of warp groups.
+    #[error("tokens are columns of a warp-group instruction")]
+    WarpGroupTokens,
+    /// Warp groups of a block that multiply.
+    #[error("one to three warp groups multiply")]
+    WarpGroups,
+    /// Rows of a warp group.
+    #[error("a warp group has 64 or 128 rows")]
+    WarpGroupRows,
+    /// Registers of a thread that multiplies.
+    #[error("a thread has registers for its sums and two batches of fragments")]
+    WarpGroupRegisters,
+    /// Stages of a ring that a warp group fills.
+    #[error("there are at least two stages")]
+    RingStages,
+    /// Batches of fragments of a stage.
+    #[error("a stage is two batches of fragments or more")]
+    Batches,
+    /// Stages of a k-tile.
+    #[error("a k-tile is two stages only if it has one group, and two chunks")]
+    Parts,
+    /// Scales of sums of a warp group.
+    #[error("only scales of groups multiply sums, of one tile of rows a warp group")]
+    ExactRows,
+    /// Batches of a segment whose scale multiplies its sum.
+    #[error("a segment whose scale multiplies its sum is whole batches")]
+    ExactBatches,
+    /// Scales of weights of a warp group.
+    #[error("scales multiply weights in bf16, and have that type; others multiply sums")]
+    ScaledWeights,
+    /// Blocks of a cluster.
+    #[error(
+        "two blocks of a cluster split K of two stages or more, and share out 16 tokens or more"
+    )]
+    Cluster,
     /// A shader on a target that is no GPU.
     #[error("a shader needs a GPU")]
     Gpu,

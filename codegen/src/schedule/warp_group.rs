@@ -33,8 +33,8 @@ use crate::ir::{Builder, Extent, Kernel, Launch, MatrixOp, Op, Operand, Special}
 
 use super::buffers::ProductBuffers;
 use super::mapping::MainLoop;
-use super::problem::Unscheduled;
 use super::table::Table;
+use super::unscheduled::Unscheduled;
 use ring::Ring;
 use stage::Stages;
 

@@ -375,7 +375,7 @@ fn layers_of_experts_conform() {
 fn layers_of_experts_of_several_schemes_conform() {
     let schemes = ["gpt_oss_mxfp4_down", "ct_w4a8", "ct_nvfp4", "quark_w8a8_int8_tensor_static"];
     layers_conform(&["ct_w4a16"], GATES.len(), &RoutingKind::ALL, &[3]);
-    layers_conform(&schemes, GATES.len(), &RoutingKind::ALL, &[1, 17]);
+    layers_conform(&Share::new(1, 4).of(schemes), GATES.len(), &RoutingKind::ALL, &[1, 17]);
 }
 
 /// Whole layers of files, with what their own software computed.

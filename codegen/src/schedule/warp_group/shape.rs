@@ -12,8 +12,9 @@ use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
 use crate::schedule::mapping::MainLoop;
-use crate::schedule::problem::{Problem, Unscheduled};
+use crate::schedule::problem::Problem;
 use crate::schedule::table::Table;
+use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart, WarpGroupLimit};
 use crate::target::Feature;
 use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
 
@@ -105,42 +106,33 @@ impl Schedule for WarpGroupTile {
             product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
         });
         let rules = [
-            (self.product(main).is_some(), "tokens are columns of a warp-group instruction"),
-            ((1..=3).contains(&self.groups), "one to three warp groups multiply"),
-            (matches!(self.row_tiles, 1 | 2), "a warp group has 64 or 128 rows"),
+            (self.product(main).is_some(), ChoiceRule::WarpGroupTokens),
+            ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
+            (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
                 self.registers_of(sums) <= self.registers()[0].unwrap_or(REGISTERS),
-                "a thread has registers for its sums and two batches of fragments",
+                ChoiceRule::WarpGroupRegisters,
             ),
-            (self.stages >= 2, "there are at least two stages"),
-            (
-                batches.is_some_and(|batches| batches >= 2),
-                "a stage is two batches of fragments or more",
-            ),
+            (self.stages >= 2, ChoiceRule::RingStages),
+            (batches.is_some_and(|batches| batches >= 2), ChoiceRule::Batches),
             (
                 self.parts == 1
                     || !self.exact && one_group && main.k_tile_chunks().is_multiple_of(2),
-                "a k-tile is two stages only if it has one group, and two chunks",
+                ChoiceRule::Parts,
             ),
-            (
-                !self.exact || problem.scales_sums() && self.row_tiles == 1,
-                "only scales of groups multiply sums, of one tile of rows a warp group",
-            ),
+            (!self.exact || problem.scales_sums() && self.row_tiles == 1, ChoiceRule::ExactRows),
             (
                 !self.exact || main.segment_steps().is_multiple_of(self.batch),
-                "a segment whose scale multiplies its sum is whole batches",
+                ChoiceRule::ExactBatches,
             ),
-            (
-                self.exact || scales_weights(problem),
-                "scales multiply weights in bf16, and have that type; others multiply sums",
-            ),
+            (self.exact || scales_weights(problem), ChoiceRule::ScaledWeights),
             (
                 self.splits == 1
                     || self.splits == 2
                         && self.tokens >= 16
                         && self.k_stages(main) >= 2
                         && problem.target().has(Feature::Cluster),
-                "two blocks of a cluster split K of two stages or more, and share out 16 tokens or more",
+                ChoiceRule::Cluster,
             ),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
@@ -192,30 +184,30 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     let by_lanes =
         |of: GroupParams| of.rows == 1 && of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
     let facts = [
-        (target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()), "products"),
-        (element(problem).is_some(), "products in this type by warp groups"),
+        (
+            target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()),
+            WarpGroupLimit::Target,
+        ),
+        (element(problem).is_some(), WarpGroupLimit::Type),
         (
             problem.plan.compute.longest_sum.is_none_or(|most| most >= u64::from(problem.k)),
-            "integer sums of so many columns by warp groups",
+            WarpGroupLimit::LongSums,
         ),
-        (problem.stack.is_none(), "experts by warp groups"),
-        (native.plane_words == [4], "codes that are not 16 bytes a lane by warp groups"),
-        (problem.plan.dequant.placed().is_none(), "codes whose bits cross words by warp groups"),
-        (
-            main.segment().is_multiple_of(native.columns),
-            "groups shorter than a chunk of codes by warp groups",
-        ),
-        (problem.correction.is_none(), "zero-point corrections by warp groups"),
-        (kinds(main).all(by_lanes), "numbers of blocks of rows by warp groups"),
-        (
-            !matches!(problem.input.scale, Some(InputScale::Columns(_))),
-            "scales of groups of x by warp groups",
-        ),
-        (store::half_of(problem.output).is_some(), "y in f32 by warp groups"),
-        (problem.n.is_multiple_of(8), "rows of y that are no multiple of 16 bytes by warp groups"),
+        (problem.stack.is_none(), WarpGroupLimit::Experts),
+        (native.plane_words == [4], WarpGroupLimit::Planes),
+        (problem.plan.dequant.placed().is_none(), WarpGroupLimit::PlacedBits),
+        (main.segment().is_multiple_of(native.columns), WarpGroupLimit::ShortGroups),
+        (problem.correction.is_none(), WarpGroupLimit::Corrections),
+        (kinds(main).all(by_lanes), WarpGroupLimit::RowBlocks),
+        (!matches!(problem.input.scale, Some(InputScale::Columns(_))), WarpGroupLimit::InputGroups),
+        (store::half_of(problem.output).is_some(), WarpGroupLimit::Output),
+        (problem.n.is_multiple_of(8), WarpGroupLimit::OutputRows),
     ];
     match facts.into_iter().find(|(holds, _)| !holds) {
-        Some((_, what)) => Err(Unscheduled::Scheme { target: target.name, what: what.to_owned() }),
+        Some((_, limit)) => {
+            let part = UnscheduledPart::WarpGroups(limit);
+            Err(Unscheduled::Scheme { target: target.name, part })
+        }
         None => Ok(()),
     }
 }
