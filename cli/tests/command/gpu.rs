@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quantloom_tests::file::split;
 use quantloom_tests::{Random, bf16_tensor, golden_file, tensors_of, unscheduled_file, write_file};
 
 use crate::ran::{Ran, quantloom, quantloom_with};
@@ -62,8 +63,11 @@ fn the_environment_overrides_free_choices() {
     assert!(overridden(&with("skinny(warps=2, splits=2); tile(rows=64)", line).done()));
     assert!(!overridden(&with("tile(warps=2)", line).done()), "of another schedule");
     for (value, said) in [
-        ("skinny(warps", "\"skinny(warps\" is not SCHEDULE(NAME=VALUE, ...)"),
-        ("decode(warps=2)", "there is no schedule \"decode\", only skinny, tile, shader"),
+        ("skinny(warps", "\"skinny(warps\" is neither SCHEDULE(NAME=VALUE, ...)"),
+        (
+            "decode(warps=2)",
+            "there is no schedule \"decode\", only skinny, tile, warp_group, shader",
+        ),
         ("skinny(warps=99)", "a block has 1 to 32 warps"),
         ("skinny(wraps=2)", "has no free choice `wraps`; it has"),
     ] {
@@ -93,18 +97,24 @@ fn verify_tells_a_pass_from_what_is_not_scheduled() {
 
 #[test]
 fn check_does_not_count_what_it_did_not_compare() {
-    // The last one's experts have orders of columns of their own.
-    let files = ["ct_w4a16", "ct_w4a16_asym", "gptq4_v1_actorder", "ct_fp8", "moe_gptq4_actorder"];
-    let files = files.map(golden_file);
+    let files = ["ct_w4a16", "ct_w4a16_asym", "gptq4_v1_actorder", "ct_fp8"];
     let mut arguments = vec!["check".into(), "--backend".into(), "sim:sm_89".into()];
-    arguments.extend(files.iter().map(|file| file.clone().into_os_string()));
+    arguments.extend(files.map(|file| golden_file(file).into_os_string()));
+    // An expert whose gate takes x with half the scale of up; the reference has one scale.
+    let folder = tempfile::tempdir().unwrap();
+    let experts = folder.path().join("experts.safetensors");
+    let mut bytes = std::fs::read(golden_file("moe_quark_int8")).unwrap();
+    let (header, body) = split(&bytes);
+    let scale = &header["model.layers.0.mlp.experts.0.gate_proj.input_scale"];
+    let place = scale["data_offsets"][0].as_u64().unwrap() as usize;
+    let (start, value) = (bytes.len() - body.len() + place, &body[place..place + 4]);
+    let half = f32::from_le_bytes(value.try_into().unwrap()) / 2.0;
+    bytes[start..start + 4].copy_from_slice(&half.to_le_bytes());
+    std::fs::write(&experts, bytes).unwrap();
+    arguments.push(experts.into_os_string());
     let ran = quantloom(&arguments);
-    assert!(ran.out.contains("10 passed, 0 failed, 1 not checked"), "{}", ran.out);
-    assert!(
-        ran.out.contains("experts whose columns are in different orders share no x"),
-        "{}",
-        ran.out
-    );
+    assert!(ran.out.contains("9 passed, 0 failed, 1 not checked"), "{}", ran.out);
+    assert!(ran.out.contains("gate and up take x with different static scales"), "{}", ran.out);
     assert_eq!(ran.code, Some(1), "what is not checked is no success: {}", ran.err);
     assert!(ran.err.contains("1 not checked; --allow-unchecked accepts that"), "{}", ran.err);
     arguments.push("--allow-unchecked".into());

@@ -352,7 +352,6 @@ fn layers_conform(schemes: &[&str], gates: usize, routings: &[RoutingKind], toke
         tokens: tokens.to_vec(),
         seeds: vec![0],
         every: 1,
-        ..ExpertSuite::default()
     };
     for name in schemes {
         let scheme = quantloom_kernels::scheme(name).unwrap();

@@ -184,13 +184,13 @@ pub(super) struct Inexact {
 impl Inexact {
     /// The errors of all codes of a weight.
     pub(super) fn of(weight: &WeightCode, decoded: Decoded) -> Self {
-        let (relative, unscaled) = decoded
+        let (scaling, unscaled) = decoded
             .scaled
             .map_or((0.0, 0.0), |format| (format.epsilon() / 2.0, format.decode(1) / 2.0));
         let of_codes = Self::of_codes(weight, decoded.rounded);
         // One rounding after another.
-        let relative = of_codes.relative + relative + of_codes.relative * relative;
-        let absolute = of_codes.absolute * (1.0 + relative);
+        let relative = of_codes.relative + scaling + of_codes.relative * scaling;
+        let absolute = of_codes.absolute * (1.0 + scaling);
         Self { relative, absolute, unscaled }
     }
 
