@@ -37,9 +37,9 @@ pub struct Decoded {
     /// The format to whose numbers values are rounded after they are multiplied with two to this, which a
     /// scale takes back; `None` where all of them are kept.
     pub rounded: Option<(FloatFormat, i32)>,
-    /// The format to whose numbers weights are rounded after they are multiplied with their group's scale;
-    /// `None` where scales multiply sums, or weights exactly.
-    pub scaled: Option<FloatFormat>,
+    /// The format to whose numbers weights are rounded after they are multiplied with their group's scale
+    /// and two to this; `None` where scales multiply sums, or weights exactly.
+    pub scaled: Option<(FloatFormat, i32)>,
 }
 
 /// Where the kernels of a product round, by the type of x and M.

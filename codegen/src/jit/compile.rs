@@ -230,6 +230,8 @@ pub(super) fn choice(
         None => Sums::Lanes,
     };
     let scaled = chosen.schedule().rounds_scaled_weights(problem);
+    let (_, exponent) = problem.plan.dequant.encoding();
+    let scaled = scaled.map(|format| (format, exponent));
     let decoded = Decoded { scaled, ..decoded(&problem.plan.dequant) };
     Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }

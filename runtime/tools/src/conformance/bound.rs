@@ -184,9 +184,9 @@ pub(super) struct Inexact {
 impl Inexact {
     /// The errors of all codes of a weight.
     pub(super) fn of(weight: &WeightCode, decoded: Decoded) -> Self {
-        let (scaling, unscaled) = decoded
-            .scaled
-            .map_or((0.0, 0.0), |format| (format.epsilon() / 2.0, format.decode(1) / 2.0));
+        let (scaling, unscaled) = decoded.scaled.map_or((0.0, 0.0), |(format, exponent)| {
+            (format.epsilon() / 2.0, format.decode(1) / 2.0 / 2f64.powi(exponent))
+        });
         let of_codes = Self::of_codes(weight, decoded.rounded);
         // One rounding after another.
         let relative = of_codes.relative + scaling + of_codes.relative * scaling;
