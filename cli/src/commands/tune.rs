@@ -47,6 +47,12 @@ pub(crate) struct Arguments {
     /// By how much a tile must be faster than the model's choice to be preferred, in per cent.
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
     margin: f64,
+    /// Only tiles of this schedule (skinny, tile, warp_group), beside the model's choice.
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<String>,
+    /// How many of the fastest tiles to show of each case.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    top: usize,
     /// Writes the fastest tiles into this table, in place of its lines of the same cases.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -67,6 +73,8 @@ struct Outcome {
     model: Tried,
     /// The fastest.
     best: Tried,
+    /// Those that follow, measured once.
+    others: Vec<Tried>,
     /// How many were measured.
     tried: usize,
     /// Those that the driver refused, and why.
@@ -92,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             let copies = copies.map_err(|why| anyhow::anyhow!("{}: {why}", scheme.name))?;
             for tokens in tokens {
                 let tokens = tokens.next_power_of_two();
-                let outcome = tune(&copies, scheme, tokens);
+                let outcome = tune(&copies, scheme, tokens, arguments);
                 outcomes.push(outcome.with_context(|| {
                     format!("scheme {}, N x K = {n} x {k}, M = {tokens}", scheme.name)
                 })?);
@@ -118,9 +126,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Measures all tiles of a case.
-fn tune(copies: &Copies<'_>, scheme: &Scheme, tokens: usize) -> Result<Outcome> {
+fn tune(
+    copies: &Copies<'_>,
+    scheme: &Scheme,
+    tokens: usize,
+    arguments: &Arguments,
+) -> Result<Outcome> {
     let request = copies.weight().asked(own_type(scheme))?;
-    let (case, choices) = alternatives(&request, u32::try_from(tokens)?)?;
+    let (case, mut choices) = alternatives(&request, u32::try_from(tokens)?)?;
+    if let Some(name) = &arguments.schedule {
+        let model = choices.first().map(|(chosen, _)| *chosen);
+        choices.retain(|(chosen, _)| chosen.name() == name || Some(*chosen) == model);
+    }
     let (mut tried, mut failed) = (Vec::new(), Vec::new());
     for (chosen, choice) in &choices {
         match copies.time(tokens, choice) {
@@ -144,8 +161,10 @@ fn tune(copies: &Copies<'_>, scheme: &Scheme, tokens: usize) -> Result<Outcome> 
     let (Some(best), Some(model)) = (best, model) else {
         bail!("no kernel ran: {}", failed.join("; "))
     };
-    let (scheme, tried) = (scheme.name.clone(), tried.len());
-    Ok(Outcome { case, scheme, model, best, tried, failed })
+    let (scheme, count) = (scheme.name.clone(), tried.len());
+    tried.retain(|other| other.chosen != best.chosen);
+    tried.truncate(arguments.top.saturating_sub(1));
+    Ok(Outcome { case, scheme, model, best, others: tried, tried: count, failed })
 }
 
 /// The fastest are measured twice, and the slower time counts.
@@ -153,9 +172,12 @@ const FINALISTS: usize = 4;
 
 fn show(outcomes: &[Outcome]) -> Result<()> {
     let mut rows = table(&["scheme", "N x K", "M", "model", "best", "gain", "tried", "best tile"]);
-    for Outcome { case, scheme, model, best, tried, failed } in outcomes {
-        let tile = best.chosen.parameters().into_iter();
-        let tile = tile.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+    let tile = |tried: &Tried| {
+        let choices = tried.chosen.parameters().into_iter();
+        let choices = choices.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        format!("{} {}", tried.chosen.name(), choices.join(" "))
+    };
+    for Outcome { case, scheme, model, best, others, tried, failed } in outcomes {
         rows.add_row([
             scheme.clone(),
             format!("{} x {}", case.n, case.k),
@@ -164,8 +186,14 @@ fn show(outcomes: &[Outcome]) -> Result<()> {
             format!("{:.2}", best.time),
             format!("{:.1}%", (model.time / best.time - 1.0) * 100.0),
             format!("{tried} of {}", tried + failed.len()),
-            format!("{} {}", best.chosen.name(), tile.join(" ")),
+            tile(best),
         ]);
+        for other in others {
+            let [none, time] = [String::new(), format!("{:.2}", other.time)];
+            let gain = format!("{:.1}%", (model.time / other.time - 1.0) * 100.0);
+            let row = [none.clone(), none.clone(), none.clone(), none.clone(), time, gain, none];
+            rows.add_row(row.into_iter().chain([tile(other)]));
+        }
     }
     print_line(rows)?;
     print_line(

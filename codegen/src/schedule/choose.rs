@@ -16,7 +16,8 @@ use super::unscheduled::Unscheduled;
 use super::warp_group::WarpGroupTile;
 use crate::ir::Kernel;
 
-/// The list of schedules: each is a variant of [`Chosen`]. The first that serves a product chooses.
+/// The list of schedules: each is a variant of [`Chosen`]. The first that serves a product and has a
+/// choice for it chooses.
 macro_rules! schedules {
     ($($(#[$doc:meta])* $variant:ident($choices:ty),)*) => {
         /// A schedule and its free choices.
@@ -51,10 +52,10 @@ macro_rules! schedules {
 schedules! {
     /// M <= 16.
     Skinny(SkinnyTile),
-    /// Any M, on matrix instructions.
-    Tile(TileShape),
     /// Any M, on warp-group instructions.
     WarpGroup(WarpGroupTile),
+    /// Any M, on matrix instructions.
+    Tile(TileShape),
     /// Any M, without matrix instructions.
     Shader(ShaderTile),
 }
@@ -82,9 +83,23 @@ pub fn choose(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
 /// # Errors
 /// If no schedule supports the problem with that many tokens.
 pub fn choose_by_model(problem: &Problem, tokens: u32) -> Result<Chosen, Unscheduled> {
-    let schedule = SCHEDULES.iter().find(|schedule| (schedule.serves)(problem, tokens));
-    let none = || Unscheduled::NoSchedule(problem.target().name);
-    (schedule.ok_or_else(none)?.choose)(problem, tokens)
+    let mut refused = None;
+    for choice in models(problem, tokens) {
+        match choice {
+            Ok(chosen) => return Ok(chosen),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    Err(refused.unwrap_or(Unscheduled::NoSchedule(problem.target().name)))
+}
+
+/// The choices of the schedules that serve a number of tokens, each by its model, the preferred one first.
+pub(super) fn models(
+    problem: &Problem,
+    tokens: u32,
+) -> impl Iterator<Item = Result<Chosen, Unscheduled>> {
+    let serving = SCHEDULES.iter().filter(move |schedule| (schedule.serves)(problem, tokens));
+    serving.map(move |schedule| (schedule.choose)(problem, tokens))
 }
 
 /// The choices worth measuring for a number of tokens: first the model's, then all others that fit,

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::choose::{Chosen, candidates, choose_by_model};
+use super::choose::{Chosen, candidates, choose_by_model, models};
 use super::problem::Problem;
 use super::stack::Stack;
 use super::unscheduled::Unscheduled;
@@ -75,8 +75,7 @@ fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
     let fits =
         |chosen: &Chosen| problem.slots(*chosen) == Some(slots) && chosen.schedule().fits(problem);
     let tiles = u64::from(problem.together());
-    let model = choose_by_model(&single, slots);
-    let models = model.into_iter().flat_map(|model| {
+    let models = models(&single, slots).flatten().flat_map(|model| {
         let few_warps = few_warps(problem, model);
         few_warps.into_iter().chain([tiles, 1].map(|by| adapted(model, by)))
     });

@@ -20,6 +20,7 @@
 
 mod consumer;
 mod exchange;
+mod model;
 mod params;
 mod producer;
 mod ring;

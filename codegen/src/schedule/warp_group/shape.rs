@@ -2,7 +2,7 @@
 
 use super::consumer::Batches;
 use super::stage::{kinds, stage_bytes};
-use super::{exchange, store, write};
+use super::{exchange, model, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
@@ -52,36 +52,28 @@ const MOST_STAGES: u32 = 10;
 const OTHER_REGISTERS: u32 = 64;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
-/// The blocks that a large device runs at once, slightly fewer than the 132 SMs of an H200.
-const SMS: u32 = 128;
+/// The fewest tokens for which the schedule is the fastest.
+const SERVED_FROM: u32 = 17;
 /// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
 
 impl Schedule for WarpGroupTile {
-    /// Measurements and callers choose this schedule; no model does, as long as no table of measured tiles
-    /// says where it is the fastest.
-    fn serves(_problem: &Problem, _tokens: u32) -> bool {
-        false
+    /// From the first M that no skinny product serves: the schedule was faster than a tile there
+    /// (docs/performance/warp_group.md).
+    fn serves(problem: &Problem, tokens: u32) -> bool {
+        tokens >= SERVED_FROM && supported(&MainLoop::new(problem)).is_ok()
     }
 
-    /// The smallest tile that holds all tokens, or else 128 tokens and 128 rows, with 64 rows if there were too
-    /// few blocks.
+    /// The fastest tile of the model.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         supported(&MainLoop::new(problem))?;
-        let own = tokens.checked_next_power_of_two().unwrap_or(128).clamp(8, 128);
         let (schedule, target) = (Self::schedule(), problem.target().name);
-        let few = problem.n.div_ceil(2 * ROWS) < SMS / 4;
-        let groups = if few { [1, 2] } else { [2, 1] };
-        let mut all = groups.into_iter().filter_map(|groups| {
-            let all = Self::variants(problem, own, (groups, 1));
-            all.into_iter().find(|tile| tile.splits == 1)
-        });
-        all.next().ok_or(Unscheduled::NothingFits { schedule, target })
+        model::fastest(problem, tokens).ok_or(Unscheduled::NothingFits { schedule, target })
     }
 
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
-        let tiles = [8, 16, 32, 64, 128, 256].into_iter().filter(|&own| own <= most);
+        let tiles = [most, most / 2].into_iter().filter(|&own| own >= 8);
         let blocks = [(1, 1), (2, 1), (2, 2), (3, 1)];
         let all = tiles.flat_map(|own| blocks.map(|block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
@@ -227,7 +219,7 @@ fn element(problem: &Problem) -> Option<Element> {
 
 /// Whether scales of groups can multiply weights with one rounding: bf16 has the range of f32, so that no
 /// scaled weight overflows, and what underflows is as small as in f32.
-fn scales_weights(problem: &Problem) -> bool {
+pub(super) fn scales_weights(problem: &Problem) -> bool {
     let bf16 = problem.half() == Some(Half::Bf16);
     !problem.scales_sums() || bf16 && problem.scale.is_none_or(|scale| scale.number == NUMBER_BF16)
 }
@@ -246,7 +238,7 @@ impl WarpGroupTile {
     }
 
     /// The tile with as many stages as fit; `None` if none do.
-    fn deepest(
+    pub(super) fn deepest(
         problem: &Problem,
         tokens: u32,
         (groups, row_tiles): (u32, u32),

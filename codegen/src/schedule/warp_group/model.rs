@@ -1,0 +1,118 @@
+//! Which tile is the fastest: a model of a block's time, fitted to measurements on an H200.
+//!
+//! A block takes [`START`] until its ring runs, then for each column the larger of what its products and its
+//! dequantisation take, which overlap but for a part, and at last the exchange of sums if two blocks split K.
+//! Blocks beyond those that run at once wait for a wave of their own. No time is below that of the bytes of w.
+//! docs/performance/warp_group.md has the measurements.
+
+use super::WarpGroupTile;
+use super::shape::scales_weights;
+use crate::schedule::mapping::MainLoop;
+use crate::schedule::problem::Problem;
+
+/// Microseconds until a block's first product, and from its last one to the next block.
+const START: f64 = 3.0;
+/// Microseconds in which two blocks exchange sums: the cluster meets, and what each 64 rows and 128 tokens add.
+const EXCHANGE: [f64; 2] = [0.4, 0.4];
+/// Microseconds of the products of 64 rows, 128 tokens and 1024 columns of 16 bits, with a second group on
+/// the same multiprocessor; bytes take half.
+const PRODUCTS: f64 = 2.6;
+/// Microseconds in which one group dequantises 64 rows of 1024 columns, and in which each group adds to
+/// that of the others, with scales on the weights.
+const DEQUANTISED: [f64; 2] = [1.2, 0.7];
+/// The share of dequantisation that is left where scales multiply sums: 9 of 13 instructions.
+const UNSCALED: f64 = 9.0 / 13.0;
+/// Microseconds of a segment's end where scales multiply sums: products are waited for.
+const DRAINED: f64 = 0.06;
+/// Bytes of w a microsecond from memory.
+const MEMORY: f64 = 3.9e6;
+/// Bytes of w and x a microsecond from the second level of cache.
+const CACHE: f64 = 8.5e6;
+/// Blocks that run at once: multiprocessors of an H200.
+const AT_ONCE: u32 = 132;
+/// Rows of a tile.
+const ROWS: u32 = 64;
+
+/// What the model decides.
+#[derive(Clone, Copy)]
+struct Shape {
+    tokens: u32,
+    groups: u32,
+    row_tiles: u32,
+    splits: u32,
+    exact: bool,
+}
+
+/// The fastest tile of the model.
+pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
+    let main = &MainLoop::new(problem);
+    let mut timed: Vec<(f64, Shape)> =
+        shapes(problem, tokens).map(|shape| (shape.microseconds(main, tokens), shape)).collect();
+    timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    timed.into_iter().find_map(|(_, shape)| {
+        let Shape { tokens: own, groups, row_tiles, splits, exact } = shape;
+        let tile = WarpGroupTile::deepest(problem, own, (groups, row_tiles), (exact, splits))?;
+        // A launch that starts early takes multiprocessors from blocks that wait for a wave.
+        let one_wave = shape.blocks(problem, tokens) <= AT_ONCE.into();
+        Some(WarpGroupTile { programmatic: tile.programmatic && one_wave, ..tile })
+    })
+}
+
+/// The shapes that the model compares.
+fn shapes(problem: &Problem, tokens: u32) -> impl Iterator<Item = Shape> {
+    let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
+    let exact = match (scales_weights(problem), problem.scales_sums()) {
+        (true, false) => &[false][..],
+        (true, true) => &[false, true],
+        (false, _) => &[true],
+    };
+    let wide = [most, most / 2].into_iter().filter(|&own| own >= 8);
+    let blocks = [(2, 1), (1, 1), (2, 2)];
+    let all = wide.flat_map(move |own| blocks.map(|block| (own, block)));
+    let all = all.flat_map(|of| [1, 2].map(|splits| (of, splits)));
+    all.flat_map(move |((tokens, (groups, row_tiles)), splits)| {
+        let shape = move |&exact| Shape { tokens, groups, row_tiles, splits, exact };
+        exact.iter().map(shape)
+    })
+}
+
+impl Shape {
+    fn rows(&self) -> u32 {
+        self.groups * self.row_tiles * ROWS
+    }
+
+    /// Blocks of a launch.
+    fn blocks(&self, problem: &Problem, tokens: u32) -> u64 {
+        let rows = problem.grid_rows().div_ceil(self.rows());
+        u64::from(rows) * u64::from(tokens.div_ceil(self.tokens)) * u64::from(self.splits)
+    }
+
+    /// Microseconds of a product.
+    fn microseconds(&self, main: &MainLoop<'_>, tokens: u32) -> f64 {
+        let problem = main.problem;
+        let blocks = self.blocks(problem, tokens);
+        let waves = blocks.div_ceil(AT_ONCE.into()) as f64;
+        let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
+        let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
+        let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
+        let products = PRODUCTS * groups * tiles * f64::from(self.tokens) / 128.0 * bytes / 2.0;
+        let [first, each] = DEQUANTISED;
+        let exact = self.exact && problem.scales_sums();
+        let share = if exact { UNSCALED } else { 1.0 };
+        let dequantised = (first + each * groups) * tiles * share;
+        // They overlap, the better the less equal they are.
+        let together = (products.powi(3) + dequantised.powi(3)).cbrt();
+        let drained = if exact { DRAINED * 1024.0 / f64::from(main.segment()) } else { 0.0 };
+        let [meet, sums] = EXCHANGE;
+        let exchanged = match self.splits {
+            1 => 0.0,
+            _ => meet + sums * groups * tiles * f64::from(self.tokens) / 128.0,
+        };
+        let block = START + columns * (together + drained) + exchanged;
+        let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
+        let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
+        let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
+        let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
+        (waves * block).max(START + memory).max(waves * START + cache)
+    }
+}
