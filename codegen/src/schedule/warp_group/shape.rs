@@ -4,6 +4,7 @@ use super::consumer::Batches;
 use super::stage::{kinds, stage_bytes};
 use super::{exchange, model, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
+use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
@@ -109,7 +110,10 @@ impl Schedule for WarpGroupTile {
             (batches.is_some_and(|batches| batches >= 2), ChoiceRule::Batches),
             (
                 self.parts == 1
-                    || !self.exact && one_group && main.k_tile_chunks().is_multiple_of(2),
+                    || !self.exact
+                        && one_group
+                        && main.k_tile_chunks().is_multiple_of(2)
+                        && problem.input.bytes(main.k_tile() / 2).is_multiple_of(SHARED_BYTES),
                 ChoiceRule::Parts,
             ),
             (!self.exact || problem.scales_sums() && self.row_tiles == 1, ChoiceRule::ExactRows),

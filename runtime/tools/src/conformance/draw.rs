@@ -139,7 +139,8 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
             (Component::InputScale(level), Some(number)) => {
                 let value = |stream: &mut RandomStream| {
                     let size = input_scale(scheme, level) * (1.0 + stream.unit());
-                    saturated(number, size).max(u32::from(number.is_float()))
+                    // The code 0 is the number 0, which is no scale, but of e8m0.
+                    saturated(number, size).max(1)
                 };
                 (0..count).map(|_| value(&mut stream)).collect()
             }
