@@ -111,11 +111,20 @@ fn few_tokens_and_many_have_schedules_of_their_own() {
     let scheme = asymmetric();
     // Of a tile as many as have their elements of x, [M, 1024], numbered in 32 bits.
     let tile = 1000..=u64::from(u32::MAX) / 1024;
-    for (tokens, name, most) in [(1, "skinny", 1..=1), (9, "skinny", 16..=16), (1000, "tile", tile)]
-    {
-        let choice = Jit.choose(&request(&scheme, 0, (256, 1024)), tokens).unwrap();
-        assert_eq!(choice.key.schedule.name, name, "{tokens}");
-        assert!(most.contains(&choice.tokens), "{tokens}: {}", choice.tokens);
+    let cases = [
+        ("sm_89", 1, "skinny", 1..=1),
+        ("sm_89", 9, "skinny", 16..=16),
+        ("sm_89", 1000, "tile", tile.clone()),
+        ("sm_90a", 1, "skinny", 1..=1),
+        ("sm_90a", 9, "skinny", 16..=16),
+        ("sm_90a", 17, "warp_group", tile.clone()),
+        ("sm_90a", 1000, "warp_group", tile),
+    ];
+    for (target, tokens, name, most) in cases {
+        let request = Request { target, ..request(&scheme, 0, (256, 1024)) };
+        let choice = Jit.choose(&request, tokens).unwrap();
+        assert_eq!(choice.key.schedule.name, name, "{target}, {tokens}");
+        assert!(most.contains(&choice.tokens), "{target}, {tokens}: {}", choice.tokens);
         assert!(!Jit.text(&choice.key).unwrap().text.is_empty());
     }
 }

@@ -7,8 +7,8 @@ use crate::kernels::products::problem;
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement, verify};
-use quantloom_codegen::schedule::Schedule;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
+use quantloom_codegen::schedule::{ChoiceRule, Schedule, Unscheduled};
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 
@@ -86,6 +86,17 @@ fn parts_of_k_are_right() {
     for (case, m, tile) in cases {
         check(case, m, tile);
     }
+}
+
+/// A tile of 64 columns, as 8-bit codes have, has one line of 128 bytes of x: half a line a stage would leave
+/// the other half of the ring's line unwritten.
+#[test]
+fn halves_of_a_line_of_x_are_no_stages() {
+    let half = WarpGroupTile { parts: 2, batch: 1, stages: 3, ..WARP_GROUP };
+    let problem = |scheme| problem(scheme, 0, "sm_90a", (72, 512));
+    assert!(half.build(&problem("sym")).is_ok());
+    let why = half.build(&problem("bytes")).unwrap_err();
+    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Parts, .. }), "{why}");
 }
 
 #[test]

@@ -185,6 +185,22 @@ fn groups_of_any_size_and_order_are_multiplied() {
     });
 }
 
+/// Nine bits: the difference of a code of i8 and a static zero point of u8.
+#[test]
+fn differences_of_codes_and_static_zero_points_are_exact() {
+    let text = "s { weight: e2m3, pack: u8 [code, pad 2 | k, n], activation: i8 { zero: u8, \
+                scale: e4m3 per tensor static, scale: f16 per 1x285 } }";
+    let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
+    for target in ["sm_80", "sm_90a", "gfx942"] {
+        let suite =
+            Suite { shapes: vec![(39, 1024)], tokens: vec![6], seeds: vec![3, 15, 27], every: 1 };
+        let device = GpuDevice::new(simulator(target));
+        let done = suite.run(&scheme, &[&device], &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{target}: {failure}"));
+        assert_eq!(done.products, 3, "{target}: {done:?}");
+    }
+}
+
 #[test]
 fn more_rows_than_a_launch_takes_are_cut_into_pieces() {
     let few = Chosen(|request, tokens| Jit.choose(request, tokens.min(16)));
@@ -196,15 +212,15 @@ fn more_rows_than_a_launch_takes_are_cut_into_pieces() {
 
 #[test]
 fn blocks_that_split_k_find_their_workspaces() {
-    let split = Chosen(|request, tokens| {
-        let mut choice = Jit.choose(request, tokens)?;
-        choice.key.schedule.parameters.insert("splits".to_owned(), 3);
-        Ok(choice)
-    });
-    let simulator = simulator("sm_90a").with_source(Arc::new(split));
-    let done = verify(simulator, scheme("ct_w4a16_asym"), (48, 512), &[1, 9, 20]);
-    let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-    assert_eq!(done.products, 9, "{done:?}");
+    let cases: [(&str, &[usize]); 2] =
+        [("use skinny; skinny(splits=3)", &[1, 9]), ("use tile; tile(splits=3)", &[20])];
+    for (choices, tokens) in cases {
+        let split = JitWithOverrides(choices.parse().unwrap());
+        let simulator = simulator("sm_90a").with_source(Arc::new(split));
+        let done = verify(simulator, scheme("ct_w4a16_asym"), (48, 512), tokens);
+        let done = done.unwrap_or_else(|failure| panic!("{choices}: {failure}"));
+        assert_eq!(done.products, 3 * tokens.len(), "{choices}: {done:?}");
+    }
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {
     let share = Share::new(5, 1);
-    for (of, target) in ["gfx942", "gfx950", "sm_90a"].into_iter().enumerate() {
+    for (of, target) in ["gfx942", "gfx950", "sm_89", "sm_90a"].into_iter().enumerate() {
         let names = [
             "ct_w4a16",
             "gptq8_v1",
@@ -135,7 +135,7 @@ fn whole_tiles_have_no_bank_conflicts() {
             "quark_w_mxfp6_e3m2_a_mxfp6_e2m3",
         ];
         for (number, name) in names.into_iter().enumerate() {
-            if !share.takes(3 * number + of) {
+            if !share.takes(4 * number + of) {
                 continue;
             }
             let device = GpuDevice::new(Simulator::new(target).unwrap());
@@ -145,9 +145,15 @@ fn whole_tiles_have_no_bank_conflicts() {
             let done = suite.run(scheme, &[&device], &|_| {}).remove(0).unwrap();
             assert_eq!(done.not_scheduled.len(), 0, "{name} on {target}: {done:?}");
             let reports = device.executor().take_reports();
-            for kind in ["__decode_", "__tile_m32", "__tile_m64"] {
-                let ran = reports.iter().any(|report| report.kernel.contains(kind));
-                assert!(ran, "no {kind} of {name} on {target}");
+            // Of warp groups or of warps, as the target and the scheme have them.
+            let kinds = [
+                ["__decode_", "__decode_"],
+                ["__warp_group_m16", "__tile_m32"],
+                ["__warp_group_m32", "__tile_m64"],
+            ];
+            for kinds in kinds {
+                let ran = |report: &Report| kinds.iter().any(|kind| report.kernel.contains(kind));
+                assert!(reports.iter().any(ran), "none of {kinds:?} of {name} on {target}");
             }
             no_conflicts(&reports).unwrap();
         }

@@ -78,7 +78,11 @@ fn multiply<'s>(
 fn each_kind_of_scheme_multiplies() {
     let schemes: Vec<&Scheme> =
         SUPPORTED.iter().map(|name| quantloom_kernels::scheme(name).unwrap()).collect();
-    multiply(schemes, "use warp_group; warp_group(tokens=8, groups=1)", (SHAPES[0], &[9]));
+    multiply(
+        schemes,
+        "use warp_group; warp_group(tokens=8, groups=1, stages=4, parts=1, splits=1)",
+        (SHAPES[0], &[9]),
+    );
 }
 
 #[test]

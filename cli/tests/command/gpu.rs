@@ -66,7 +66,7 @@ fn the_environment_overrides_free_choices() {
         ("skinny(warps", "\"skinny(warps\" is neither SCHEDULE(NAME=VALUE, ...)"),
         (
             "decode(warps=2)",
-            "there is no schedule \"decode\", only skinny, tile, warp_group, shader",
+            "there is no schedule \"decode\", only skinny, warp_group, tile, shader",
         ),
         ("skinny(warps=99)", "a block has 1 to 32 warps"),
         ("skinny(wraps=2)", "has no free choice `wraps`; it has"),

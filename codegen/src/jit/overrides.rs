@@ -145,7 +145,7 @@ mod tests {
         let error = "decode(warps=2)".parse::<Overrides>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "there is no schedule \"decode\", only skinny, tile, warp_group, shader"
+            "there is no schedule \"decode\", only skinny, warp_group, tile, shader"
         );
         assert!("use decode".parse::<Overrides>().is_err());
         assert_eq!("use tile".parse::<Overrides>().unwrap().instead(), Some("tile"));

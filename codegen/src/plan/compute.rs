@@ -1,8 +1,8 @@
 //! The compute plan: the product instruction, and with it the compute dtype of w and x.
 
-use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, Number};
+use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Accumulate, Activation, Code, ScaleLevel, ScaleType, Scheme};
+use quantloom_dsl::{Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
 
 use super::operand::Operand;
 use super::scale::segment;
@@ -231,8 +231,7 @@ fn either(types: &[Operand]) -> String {
     }
 }
 
-/// Whether x has a zero point. The difference of code and zero point needs nine bits, which a 16-bit
-/// float has.
+/// Whether x has a zero point.
 fn asymmetric(activation: &Activation) -> bool {
     matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }
@@ -266,8 +265,9 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
         (Operand::I8, _) => false,
         (Operand::E4m3, number) => number == Number::Float(E4M3),
         (Operand::E4m3Fnuz, number) => [E4M3, E4M3FNUZ].map(Number::Float).contains(&number),
-        (Operand::F16, number) => holds(Operand::F16, number),
-        (Operand::Bf16, number) => holds(Operand::Bf16, number),
+        (Operand::F16 | Operand::Bf16, number) => {
+            holds(product.activation, number) && holds_differences(product.activation, x)
+        }
         (Operand::F32, _) => true,
         (Operand::U8, _) => false,
         // Operands of instructions that scale.
@@ -305,6 +305,23 @@ fn holds(operand: Operand, number: Number) -> bool {
         && (0..1u32 << number.bits())
             .map(|code| number.decode(code))
             .all(|value| !value.is_finite() || operand.number().round(value) == value)
+}
+
+/// Whether every difference of a code and a zero point, the elements of such an operand, is a number of the
+/// operand's type: codes of i8 less a static zero point of u8 are integers from -383 to 127, of nine bits; bf16
+/// has eight. Dynamic zero points are codes.
+fn holds_differences(operand: Operand, x: &Quantiser) -> bool {
+    let Some(zero) = x.zero else { return true };
+    let fixed = x.scales.first().is_some_and(|level| level.stored);
+    let codes = (x.code.min(), x.code.max());
+    let (least, most) = match fixed {
+        true => (zero.min(), zero.max()),
+        false => (zero.min().max(codes.0), zero.max().min(codes.1)),
+    };
+    // A float of m mantissa bits has every integer up to 2^(m + 1).
+    let largest = (codes.0 - most).abs().max((codes.1 - least).abs());
+    let Number::Float(FloatFormat { mantissa_bits, .. }) = operand.number() else { return false };
+    !zero.is_float() && largest <= f64::from(mantissa_bits + 1).exp2()
 }
 
 /// The most columns whose integer sum surely fits in 32 bits.

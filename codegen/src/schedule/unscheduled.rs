@@ -345,7 +345,9 @@ pub enum ChoiceRule {
     #[error("a stage is two batches of fragments or more")]
     Batches,
     /// Stages of a k-tile.
-    #[error("a k-tile is two stages only if it has one group, and two chunks")]
+    #[error(
+        "a k-tile is two stages only if it has one group, and each half has whole chunks and lines of 128 bytes of x"
+    )]
     Parts,
     /// Scales of sums of a warp group.
     #[error("only scales of groups multiply sums, of one tile of rows a warp group")]

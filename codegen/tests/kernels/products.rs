@@ -6,7 +6,7 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
-/// Symmetric int4 in groups of 128, with zero points, and with a bias.
+/// Symmetric int4 in groups of 128, with zero points, in groups of 64, and with a bias; and int8.
 pub const SCHEMES: &[(&str, &str)] = &[
     (
         "sym",
@@ -21,6 +21,7 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "halves",
         "halves { weight: u4 - 8, scale: f16 per 1x64, pack: u32 [k:8 | k, n], activation: f16 }",
     ),
+    ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
     (
         "bias",
         "bias { weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, bias: f32, \

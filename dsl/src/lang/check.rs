@@ -8,7 +8,7 @@ use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored,
 use crate::format::Number;
 use crate::layout::{Component, Field, GroupSize, Shape, Stepped};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, ScaleRule, ScaleType, Scheme, Shift, Store, Zero,
+    Accumulate, Activation, Arithmetic, Code, ScaleRule, ScaleType, Scheme, Shift, Store, Zero,
     default_layout, default_name,
 };
 
@@ -260,15 +260,22 @@ impl<'a> Checker<'a> {
         let float_code = scheme.weight.code.is_float();
         for (clause, span) in &self.syntax.clauses {
             match clause {
+                Clause::Weight(weight) => {
+                    if let Code::Number(number) = weight.code {
+                        self.code_has_values(number, *span);
+                    }
+                    if float_code && weight.offset != 0 {
+                        self.fault(
+                            *span,
+                            "an offset for a float code",
+                            "float codes have a sign bit; remove the offset",
+                        );
+                    }
+                }
                 Clause::Zero { .. } if float_code => self.fault(
                     *span,
                     "a zero point for a float code",
                     "float codes are symmetric about 0; remove the zero point, or use `shift`",
-                ),
-                Clause::Weight(weight) if float_code && weight.offset != 0 => self.fault(
-                    *span,
-                    "an offset for a float code",
-                    "float codes have a sign bit; remove the offset",
                 ),
                 Clause::Accumulate(Accumulate::I32) => self.integers_only(scheme, *span),
                 Clause::Scale(scale) => self.scale_rules(scale, *span, scheme.zero.is_some()),
@@ -344,6 +351,14 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Codes that are all 0 or NaN (`e1m0fn`) say nothing, and no scale follows from them.
+    fn code_has_values(&mut self, number: Number, span: Span) {
+        if number.max() <= 0.0 && number.min() >= 0.0 {
+            let text = format!("no code of {number} is a number other than 0");
+            self.fault(span, text, "take a type with more bits");
+        }
+    }
+
     fn range_needs_zero(&mut self, rule: Option<ScaleRule>, asymmetric: bool, span: Span) {
         if matches!(rule, Some(ScaleRule::Range(_))) && !asymmetric {
             self.fault(
@@ -370,6 +385,7 @@ impl<'a> Checker<'a> {
                     "list one quantiser, with any number of float types; a second one needs another scheme",
                 );
             }
+            self.code_has_values(*code, here);
             if scales.is_empty() {
                 self.fault(
                     here,

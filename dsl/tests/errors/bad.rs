@@ -303,6 +303,17 @@ pub(crate) const BAD: &[Bad] = &[
         ],
     },
     Bad {
+        text: "S { weight: e1m0fn, pack: [k, n], activation: e1m0fn { scale: f32 per token } }",
+        faults: &[
+            ("weight: e1m0fn", "no code of e1m0fn is a number other than 0", "more bits"),
+            (
+                "e1m0fn { scale: f32 per token }",
+                "no code of e1m0fn is a number other than 0",
+                "more bits",
+            ),
+        ],
+    },
+    Bad {
         text: "S { weight: i8, scale: own per channel, pack: [k, n], activation: bf16 }",
         faults: &[("scale: own per channel", "a stored scale needs a type", "give it a type")],
     },

@@ -65,6 +65,11 @@
 //! a code of value 0 has one, too. Instructions that
 //! flush subnormal numbers to 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] per
 //! term and pair of parts.
+//!
+//! Overflow: kernels multiply the factors of a term in different orders. Every partial product and every sum of
+//! partial products is at most the sum over the terms of the product of all factors above 1. Where that exceeds
+//! the largest `f32`, some order overflows (0 times an infinite product of scales is NaN), and there is no
+//! bound.
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::FloatFormat;
@@ -215,13 +220,16 @@ impl Inexact {
     }
 }
 
-/// The largest error of y in a result type.
+/// The largest error of y in a result type; infinity if an intermediate result may overflow.
 pub(super) fn bound(
     sizes: Magnitudes,
     chain: RoundingCount,
     (offset, inexact): (f64, Inexact),
     output: FloatFormat,
 ) -> f64 {
+    if sizes.factors > f64::from(f32::MAX) {
+        return f64::INFINITY;
+    }
     let roundings = chain.roundings as f64 * UNIT;
     let offset = if chain.offset { 2.0 * offset } else { 0.0 };
     let offsets = offset * sizes.offsets;
@@ -271,6 +279,18 @@ mod tests {
         let more = with(Inexact { relative: 1e-3, absolute: 1e-2, unscaled: 0.0 })
             - with(Inexact::default());
         assert!((more - 0.2).abs() < 1e-3, "{more}");
+    }
+
+    /// A weight scale of 2^98 times a scale of x of 2^40 is infinite, whatever the sum of the codes.
+    #[test]
+    fn products_of_scales_that_may_overflow_have_no_bound() {
+        let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
+        let of = |factors| {
+            let sizes = Magnitudes { y: 1.0, terms: 1.0, offsets: 1.0, factors, bias: 0.0 };
+            bound(sizes, chain, (0.0, Inexact::default()), quantloom_dsl::format::F32)
+        };
+        assert!(of(127f64.exp2()).is_finite());
+        assert_eq!(of(128f64.exp2()), f64::INFINITY);
     }
 
     /// A code of value 0 is stored as its offset: what its scale loses is multiplied with that.

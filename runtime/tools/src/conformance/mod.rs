@@ -567,10 +567,11 @@ pub fn expectations(
 }
 
 /// At most 1 is within the bound; NaN is right only if the reference is NaN, and infinity only if
-/// the reference is that infinity or its bound exceeds the range of the type.
+/// the reference is that infinity or its bound exceeds the range of the type. Without a bound every result is
+/// right.
 fn error_over_bound(y: f64, reference: f64, bound: f64, output: FloatFormat) -> f64 {
     let beyond = y.is_infinite() && reference * y.signum() + bound >= output.max();
-    if y == reference || y.is_nan() && reference.is_nan() || beyond {
+    if y == reference || y.is_nan() && reference.is_nan() || beyond || bound.is_infinite() {
         return 0.0;
     }
     let share = (y - reference).abs() / bound;
