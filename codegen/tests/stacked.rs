@@ -160,14 +160,14 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
     for (sm, done) in done.collect::<Vec<_>>() {
         *by_target.entry(sm).or_insert(0) += done;
     }
-    assert!(by_target.len() == 5 && by_target.values().all(|done| *done >= 4), "{by_target:?}");
+    assert!(by_target.len() == 5 && by_target.values().all(|done| *done >= 1), "{by_target:?}");
 }
 
 #[test]
 fn products_of_experts_are_right() {
     let cases = [7, 1, 3, 17, 33].map(|tokens| (tokens, Routing::Random));
     let sweep = sweep::is_asked();
-    compared(Share::new(6, 12), (40, 608), if sweep { &cases } else { &cases[..1] });
+    compared(Share::new(16, 12), (40, 608), if sweep { &cases } else { &cases[..1] });
     if sweep {
         compared(Share::new(6, 12), (72, 256), &cases[2..]);
     }
@@ -176,6 +176,7 @@ fn products_of_experts_are_right() {
 /// All pairs on one expert: as many token blocks as there can be of one; and no pair has an expert.
 #[test]
 fn one_expert_takes_all_or_none_takes_any() {
+    let (share, mut case) = (Share::new(6, 2), 0);
     for (number, text) in SCHEMES[..2].iter().enumerate() {
         let scheme = scheme(*text);
         for (product, routing) in [
@@ -187,8 +188,11 @@ fn one_expert_takes_all_or_none_takes_any() {
             let sm = TARGETS[2 * number + 1];
             let stack = stack(product, 5, 2);
             let layer = Layer::draw(&scheme, sm, (24, 264), stack, (9, routing), 3).unwrap();
-            for chosen in choices(&layer.problem).into_iter().step_by(2) {
-                assert_eq!(wrong(&layer, chosen), None);
+            for chosen in choices(&layer.problem) {
+                case += 1;
+                if share.takes(case) {
+                    assert_eq!(wrong(&layer, chosen), None);
+                }
             }
         }
     }

@@ -94,10 +94,14 @@ fn the_device_arranges_columns_as_the_host_does() {
 /// The same for products that scale their operands: codes without gaps, scales by lane.
 #[test]
 fn the_device_packs_codes_that_products_scale() {
+    let share = Share::new(6, 1);
     let (mut wrong, mut packed) = (Vec::new(), 0);
-    for scheme in catalogue() {
+    for (number, scheme) in catalogue().into_iter().enumerate() {
         for activation in &scheme.activations {
-            for shape in SHAPES {
+            for (at, shape) in SHAPES.into_iter().enumerate() {
+                if !share.takes(number * SHAPES.len() + at) {
+                    continue;
+                }
                 let problem = Problem::new(&scheme, activation, target("gfx950").unwrap(), shape);
                 let scales = |problem: &Problem| problem.plan.compute.product.scaling().is_some();
                 let stored = Stored::draw(&scheme, activation, "gfx950", shape);
@@ -109,7 +113,7 @@ fn the_device_packs_codes_that_products_scale() {
             }
         }
     }
-    assert!(wrong.is_empty() && packed >= 30, "{packed}: {}", wrong.join("\n"));
+    assert!(wrong.is_empty() && packed >= 30 / share.parts(), "{packed}: {}", wrong.join("\n"));
 }
 
 /// Notes what of a layer a transform does not move, or otherwise than the host.

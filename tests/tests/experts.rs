@@ -188,7 +188,8 @@ fn a_scale_over_all_tokens_is_not_computed_in_pieces() {
     let text = "s { weight: i8, scale: f32 per channel, pack: [k, n], \
                 activation: i8 { scale: f32 per tensor from amax / 127 } }";
     let scheme = quantloom_dsl::parse(text).unwrap();
-    conforms(&ExpertSuite { every: 2, seeds: vec![0], ..ExpertSuite::default() }, &scheme);
+    let every = Share::new(12, 2).parts();
+    conforms(&ExpertSuite { every, seeds: vec![0], ..ExpertSuite::default() }, &scheme);
     let drawn = drawn(SMALL, 300);
     let mut options = ExpertOptions::default();
     let op = prepared(CpuDevice::best(), &scheme, &drawn.layer, &options);

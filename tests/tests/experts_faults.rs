@@ -251,7 +251,7 @@ fn each_fault_is_found() {
     ] {
         let suite = ExpertSuite {
             experts: (6, 3),
-            shapes: vec![(64, 96), (128, 128)],
+            shapes: vec![(64, 96)],
             gates: vec![gate],
             routings: vec![routing],
             tokens: vec![8, 17],

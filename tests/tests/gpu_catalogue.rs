@@ -120,7 +120,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
 /// scales, of codes and of sums. The other tests count ragged shapes of all schemes.
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {
-    let share = Share::new(5, 1);
+    let share = Share::new(10, 1);
     for (of, target) in ["gfx942", "gfx950", "sm_89", "sm_90a"].into_iter().enumerate() {
         let names = [
             "ct_w4a16",
@@ -188,7 +188,7 @@ fn mx_times_mx_is_right_where_it_is_native() {
 #[test]
 fn schemes_multiply_without_matrix_instructions() {
     let targets: [(&str, &[usize]); 2] = [("wgsl", &TOKENS), ("wgsl_subgroups", &TOKENS[..2])];
-    all_compared(Share::new(16, 4), &catalogue(), &targets);
+    all_compared(Share::new(40, 4), &catalogue(), &targets);
 }
 
 /// The schemes that are multiplied in FP8 if the instruction exists.

@@ -17,6 +17,7 @@ use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
 
 use super::function::GATES;
+use quantloom_tests::sweep::Share;
 
 /// Kernels of layers of published sizes, and of ragged ones.
 fn kernels(target: &'static Target) -> Vec<Kernel> {
@@ -163,7 +164,7 @@ fn kernels_compile_for_amd_without_spills() {
 #[test]
 fn kernels_are_wgsl() {
     for name in ["wgsl", "wgsl_subgroups"] {
-        for (_, source) in sources(name) {
+        for (_, source) in Share::new(8, 2).of(sources(name)) {
             crate::wgsl::check_on(name, &source);
         }
     }

@@ -130,7 +130,7 @@ fn suite(scheme: &Scheme, seeds: Vec<u64>) -> Suite {
 
 /// Of the schemes, or files. A driver for processors compiles for seconds where it runs for milliseconds.
 fn share(parts: u64) -> Share {
-    Share::new(20, parts)
+    Share::new(40, parts)
 }
 
 /// Schemes on the device, with so many tokens.
