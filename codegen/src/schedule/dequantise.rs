@@ -11,7 +11,7 @@ use super::group_params::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::Sequence;
+use crate::plan::sequence::{Output, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
@@ -131,16 +131,21 @@ fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
     Some(sequence.outputs.iter().filter(|output| output.codes.first() < Some(code)).count())
 }
 
-/// Whether a sequence's last steps can subtract zero points at no cost: each output adds
-/// or subtracts a constant.
-pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
-    (0..sequence.outputs.len()).all(|register| {
-        let mut steps = sequence.steps.iter().enumerate();
-        steps.any(|(at, step)| {
-            output_of(sequence, at) == Some(register)
-                && matches!(step, Step::Fma16(.., Arg::Word(_)) | Step::Sub16(.., Arg::Word(_)))
-        })
-    })
+/// The constants that a sequence's last steps subtract, as 16-bit floats; `None` if an output has none. Such steps
+/// can subtract zero points at no cost.
+pub(super) fn subtracted_constants(sequence: &Sequence) -> Option<Vec<(StepHalf, f64)>> {
+    let constant = |output: &Output| match sequence.steps.get(sequence.step_of(output)?)? {
+        Step::Fma16(half, .., Arg::Word(constant)) => Some((*half, -value_of(*half, *constant))),
+        Step::Sub16(half, _, Arg::Word(constant)) => Some((*half, value_of(*half, *constant))),
+        _ => None,
+    };
+    sequence.outputs.iter().map(constant).collect()
+}
+
+/// The number in the lower half of a word.
+fn value_of(half: StepHalf, word: u32) -> f64 {
+    let number = Number::Float(if half == StepHalf::Bf16 { BF16 } else { F16 });
+    number.decode(word & 0xffff)
 }
 
 /// Runs a sequence on its input words, with zero points and scales applied: the registers of its output
