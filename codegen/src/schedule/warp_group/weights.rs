@@ -79,7 +79,8 @@ impl<'p, 's> Weights<'p, 's> {
         let first = self.codes.of_stage(b, stage);
         let plane = chunk * self.planes;
         let both = plane..plane + self.planes.min(2);
-        let at: Vec<Operand> = both.map(|at| b.add(first.index, self.at[at as usize % 2])).collect();
+        let at: Vec<Operand> =
+            both.map(|at| b.add(first.index, self.at[at as usize % 2])).collect();
         for (tile, words) in (0..).zip(&self.words) {
             let planes = words[chunk as usize].chunks(VECTOR as usize);
             for ((plane, words), &at) in (plane..).zip(planes).zip(at.iter().cycle()) {
