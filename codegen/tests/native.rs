@@ -325,7 +325,8 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
 
 /// What `ldmatrix` loads of the same bytes: matrix i has the 16 bytes of lanes (g, i), of which word t goes to
 /// register i of lane (g, t). Decoded, the registers are whole fragments in the order of x: of 16-bit operands
-/// with 4-bit codes one a register, of narrower codes several, 64 columns apart, of wider ones one in two.
+/// with 4-bit codes one a register, of narrower codes several, 64 columns apart, of wider ones one in two. Codes
+/// whose bits are in words of several planes are loaded from each.
 #[test]
 fn ldmatrix_loads_fragments_in_the_order_of_x() {
     const A16: &str = "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]";
@@ -340,6 +341,11 @@ fn ldmatrix_loads_fragments_in_the_order_of_x() {
         ("u8", "bf16", "sm_90a", A16, 128),
         ("i8", "f16", "sm_90a", A16, 32),
         ("e4m3", "bf16", "sm_90a", A16, 128),
+        ("e2m1", "bf16", "sm_90a", A16, 128),
+        ("e2m1", "f16", "sm_90a", A16, 64),
+        ("e2m3", "bf16", "sm_90a", A16, 256),
+        ("e3m2", "bf16", "sm_80", A16, 128),
+        ("e3m2", "f16", "sm_90a", A16, 128),
         ("i2", i8, "sm_90a", A8, 128),
         ("i4", i8, "sm_90a", A8, 64),
     ] {
@@ -348,17 +354,22 @@ fn ldmatrix_loads_fragments_in_the_order_of_x() {
         let (_, step) = fragment.extents();
         let (operand, bits) = (plan.compute.product.weight, plan.dequant.weight.code.bits());
         let columns = plan.native.columns;
-        assert_eq!(plan.native.plane_words, [4], "{weight} {activation}");
+        let planes = plan.dequant.placed().map_or(1, |sequence| sequence.inputs.len());
+        assert_eq!(plan.native.plane_words, vec![4; planes], "{weight} {activation}");
         let shape = Shape { experts: 1, n: 32, k: u64::from(columns) * 2 };
         let bytes = pack(&plan, &bind(&plan, shape), shape);
         for (position, bytes) in bytes.chunks((16 * columns * bits / 8) as usize).enumerate() {
             let (tile, first) = (position as u64 / 2, position as u64 % 2 * u64::from(columns));
             for lane in 0..32 {
                 let (row, word) = (lane / 4, lane % 4);
-                let loaded = (0..4).map(|matrix| words(bytes)[4 * (4 * row + matrix) + word]);
-                // Of each word the registers of A; those of a fragment are in one word or in several.
+                let all = words(bytes);
+                let loaded = (0..4).map(|matrix| {
+                    let of_plane = |plane| all[128 * plane + 4 * (4 * row + matrix) + word];
+                    (0..planes).map(of_plane).collect::<Vec<u32>>()
+                });
+                // Of a word of each plane the registers of A; those of a fragment are in one or in several.
                 let decoded = loaded
-                    .map(|word| number_registers(&plan.dequant, decode(&plan.dequant, &[word])));
+                    .map(|unit| number_registers(&plan.dequant, decode(&plan.dequant, &unit)));
                 let decoded: Vec<Vec<u32>> = decoded.collect();
                 let fragments: Vec<(usize, Vec<u32>)> = match decoded[0].len() {
                     ..4 => {

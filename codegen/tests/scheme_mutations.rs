@@ -17,7 +17,7 @@ use quantloom_tools::conformance::{Failure, Suite};
 
 /// Zero points that are not subtracted from codes, four segments a k-tile.
 const CORRECTION: &str =
-    "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
+    "weight: i8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
 /// Zero points that are, two segments a chunk.
 const ZERO: &str =
     "weight: u4, zero: u4 per 1x32, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16";
@@ -265,8 +265,8 @@ fn compared_on(
         let product = kernel.buffers.iter().any(|buffer| buffer.name == "w");
         noted.fetch_or(product && change(kernel), Ordering::Relaxed);
     });
-    // Ragged rows, a short last k-tile.
-    let shapes = vec![(40, 608)];
+    // Rows that warp groups do not take, whose kernels other tests mutate; a short last k-tile.
+    let shapes = vec![(41, 608)];
     let suite = Suite { shapes, tokens: vec![tokens], seeds: vec![0], every: 1 };
     let result = suite.run(&scheme, &[&GpuDevice::new(simulator)], &|_| {}).remove(0);
     (result.err(), changed.load(Ordering::Relaxed))

@@ -25,6 +25,7 @@ const SUPPORTED: &[&str] = &[
     "ct_w2a16",
     "ct_mxfp8a16",
     "ct_w4a8",
+    "gptq8_v1",
 ];
 
 /// What a refusal says.

@@ -38,12 +38,19 @@
 //! | 2 bits | 8 bits | words of 16 codes, 128 columns | step i in register i |
 //! | 4 bits | 8 bits | words of 8 codes, 64 columns | step 0 in registers 0, 1; step 1 in 2, 3 |
 //!
+//! Where a sequence places bits in several words, a unit of 16 codes has word j of two or three planes, each with
+//! 16 bytes of a lane for 128 columns:
+//!
+//! | codes | operand | 16 bytes of a lane, of each plane | fragments of the four registers of all planes |
+//! |---|---|---|---|
+//! | e2m1, e2m3, e3m2 | 16 bits | word j of 16 codes, 128 columns | steps i and 4 + i in register i |
+//!
 //! Segments shorter than a chunk of 1- or 2-bit codes keep their own columns in whole products, so that the
 //! words of a chunk's half hold them, and no longer all words. Codes in planes (3, 5, 6 and 7 bits) have the
 //! columns of 4-bit codes: the plane of 4 bits is loaded as these are; of the smaller planes the lane that
 //! multiplies needs a part of the words of four lanes, 2 bits: the half 4 (t mod 2) of each byte of word t / 2,
-//! 1 bit: bits 2t and 2t + 1 of each byte. Where a sequence places bits, and for bytes of 8-bit operands, lanes
-//! load their own words only.
+//! 1 bit: bits 2t and 2t + 1 of each byte. For bytes of 8-bit operands, and where segments end within a chunk of
+//! placed codes, lanes load their own words only.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::{parse_fragment, parse_layout};
@@ -255,6 +262,10 @@ impl Chain {
         // The next words hold the following registers.
         let unit = joined || dequant.placed().is_some() || holding.lane_words == 0;
         let more = match unit {
+            // Four units, of each of whose words a lane has 16 bytes.
+            true if dequant.placed().is_some() && distributes(holding, segment, in_word) => {
+                WORD_BITS
+            }
             true => UNIT - in_word,
             // Two units: for 6 bits three loads of four words.
             false if share_words(dequant) => 1,
@@ -308,9 +319,16 @@ impl Chain {
         format!("u32 [{code}{inner} | {order}]")
     }
 
+    /// Whether the words of a unit whose sequence defines the positions of bits are stored apart: in planes, of
+    /// each of which a lane has the same word of all of its units. Else a lane's words are contiguous.
+    fn apart(&self, sequence: &Sequence) -> bool {
+        let units = self.codes.len() - self.in_word;
+        units == WORD_BITS || !sequence.inputs.len().is_power_of_two()
+    }
+
     /// The layout of units whose sequence defines the positions of bits, without the open digits. The
-    /// same word of all units of a lane is contiguous, then the other words: of the lane if their number
-    /// is a power of two, else of all lanes.
+    /// same word of all units of a lane is contiguous, then the other words: of all lanes if they are stored
+    /// apart, else of the lane.
     fn placed(&self, sequence: &Sequence) -> String {
         let (unit, units) = self.codes.split_at(self.in_word);
         let field = |field: &Field| {
@@ -323,21 +341,28 @@ impl Chain {
         let [unit, units, lanes] = [unit, units, &self.lanes[..]].map(digits);
         match sequence.inputs.len() {
             1 => format!("u32 [{fields}{unit} | {units}, {lanes}]"),
-            words if words.is_power_of_two() => {
-                format!("u32 [{fields}{unit} | {units}, w, {lanes}]")
-            }
-            _ => format!("u32 [{fields}{unit} | {units}, {lanes}, w]"),
+            _ if self.apart(sequence) => format!("u32 [{fields}{unit} | {units}, {lanes}, w]"),
+            _ => format!("u32 [{fields}{unit} | {units}, w, {lanes}]"),
         }
     }
 
     /// Words of one lane in each plane of such units.
     fn plane_words(&self, sequence: &Sequence) -> Vec<u32> {
         let (units, words) = (1 << (self.codes.len() - self.in_word), sequence.inputs.len());
-        match words.is_power_of_two() {
-            true => vec![units * words as u32],
-            false => vec![units; words],
+        match self.apart(sequence) {
+            true => vec![units; words],
+            false => vec![units * words as u32],
         }
     }
+}
+
+/// Whether `ldmatrix` can distribute units of codes, `2^in_word` each, of which a lane has four: the lanes of a row
+/// are adjacent, and no segment ends within the columns of those units.
+fn distributes(holding: &Holding, segment: Option<u32>, in_word: usize) -> bool {
+    let registers = (in_word + WORD_BITS).saturating_sub(holding.element.len());
+    let codes = holding.element.iter().chain(holding.registers.iter().take(registers));
+    let columns = codes.chain(&holding.lanes).filter(|bit| bit.axis == 'k').count();
+    holding.adjacent && segment.is_none_or(|segment| segment.is_multiple_of(1 << columns))
 }
 
 /// The numbers, in the order of columns, of registers in the order of codes. `strides` are those in the product

@@ -11,14 +11,14 @@ use super::group_params::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::Sequence;
+use crate::plan::sequence::{Output, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
 pub(super) use fragments::fragments;
-pub(super) use steps::{StepOfA, steps};
+pub(super) use steps::{StepOfA, step_of_register, steps};
 
 /// Zero points to subtract from the values of a sequence, by segment.
 pub(super) struct Zeros {
@@ -79,7 +79,7 @@ pub(super) struct Scales {
     instead: bool,
     /// Per group, the scales of the lane's rows, each in both halves.
     groups: Vec<Vec<Operand>>,
-    /// The group of each step.
+    /// The group of each step's number of registers, in the order of codes.
     of_step: Vec<usize>,
     /// Registers of the operand in a step.
     registers: usize,
@@ -88,7 +88,7 @@ pub(super) struct Scales {
 impl Scales {
     /// Scales from one register per group, which holds those of a lane's two rows, or that of its one
     /// row twice. With `exponent` they replace the last step's power of two and are multiplied with
-    /// 2^exponent; `of_step` is the group of each step.
+    /// 2^exponent; `of_step` is the group of each step's number of registers, in the order of codes.
     pub(super) fn of_halves(
         b: &mut Builder,
         half: Half,
@@ -131,16 +131,21 @@ fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
     Some(sequence.outputs.iter().filter(|output| output.codes.first() < Some(code)).count())
 }
 
-/// Whether a sequence's last steps can subtract zero points at no cost: each output adds
-/// or subtracts a constant.
-pub(super) fn takes_zeros(sequence: &Sequence) -> bool {
-    (0..sequence.outputs.len()).all(|register| {
-        let mut steps = sequence.steps.iter().enumerate();
-        steps.any(|(at, step)| {
-            output_of(sequence, at) == Some(register)
-                && matches!(step, Step::Fma16(.., Arg::Word(_)) | Step::Sub16(.., Arg::Word(_)))
-        })
-    })
+/// The constants that a sequence's last steps subtract, as 16-bit floats; `None` if an output has none. Such steps
+/// can subtract zero points at no cost.
+pub(super) fn subtracted_constants(sequence: &Sequence) -> Option<Vec<(StepHalf, f64)>> {
+    let constant = |output: &Output| match sequence.steps.get(sequence.step_of(output)?)? {
+        Step::Fma16(half, .., Arg::Word(constant)) => Some((*half, -value_of(*half, *constant))),
+        Step::Sub16(half, _, Arg::Word(constant)) => Some((*half, value_of(*half, *constant))),
+        _ => None,
+    };
+    sequence.outputs.iter().map(constant).collect()
+}
+
+/// The number in the lower half of a word.
+fn value_of(half: StepHalf, word: u32) -> f64 {
+    let number = Number::Float(if half == StepHalf::Bf16 { BF16 } else { F16 });
+    number.decode(word & 0xffff)
 }
 
 /// Runs a sequence on its input words, with zero points and scales applied: the registers of its output

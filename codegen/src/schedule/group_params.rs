@@ -9,7 +9,7 @@
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 
-use super::dequantise::{Scales, in_register};
+use super::dequantise::{Scales, in_register, step_of_register};
 use super::lanes::OfLane;
 use super::mapping::MainLoop;
 use super::problem::Problem;
@@ -233,8 +233,10 @@ impl GroupParams {
         let rows = main.rows(self).len;
         let groups = groups.map(|group| self.halves(b, rows, (words, shift), (group, half)));
         let groups: Vec<Operand> = groups.collect();
-        let steps = 0..main.k_tile() / main.step();
-        let of_step = steps.map(|step| self.of_step(main, step) as usize).collect();
+        let (steps, registers) = (main.k_tile() / main.step(), main.lanes().a.registers);
+        let step = |number| step_of_register(main, number as usize * registers);
+        let of_step = (0..steps).map(|number| self.of_step(main, step(number) as u32) as usize);
+        let of_step = of_step.collect();
         Some(Scales::of_halves(b, half, (&groups, rows), (folded.exponent, of_step), main))
     }
 

@@ -186,8 +186,8 @@ pub enum WarpGroupLimit {
     /// Codes that are not 16 bytes a lane.
     #[error("codes that are not 16 bytes a lane")]
     Planes,
-    /// Codes whose bits cross words.
-    #[error("codes whose bits cross words")]
+    /// Codes whose bits cross words, in groups shorter than a chunk of codes.
+    #[error("codes whose bits cross words, in groups shorter than a chunk")]
     PlacedBits,
     /// Groups shorter than a chunk of codes.
     #[error("groups shorter than a chunk of codes")]

@@ -5,7 +5,7 @@ use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
 use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroPointCorrection};
 
-use super::dequantise::takes_zeros;
+use super::dequantise::subtracted_constants;
 use super::group_params::{GroupParams, ParamKind};
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan};
@@ -85,25 +85,29 @@ pub(super) fn correction_terms(
     ZeroPointCorrection { zero: subtracted.is_none(), add }
 }
 
-/// Zero points that dequantisation subtracts, if sums of small integers are exact: the code is added to
-/// a base of 128 in bf16, which has 8 significant bits, or of 1024 in f16, which has 11; base + smallest
-/// code + zero point, and code - zero point, have to stay within twice the base. A constant added to
-/// stored zero points counts.
+/// Zero points that dequantisation subtracts, if that is exact: the constant that its last step subtracts plus the
+/// zero point, and code minus zero point, have to be integers that the type holds, up to 256 in bf16, which has 8
+/// significant bits, and up to 2048 in f16, which has 11. Then the step rounds nothing. A constant added to stored
+/// zero points counts.
 fn subtracted_zeros(zero: &Zero, plan: &Plan, (add, k_tile): (i32, u32)) -> Option<GroupParams> {
-    let (half, most, base) = match plan.dequant.operand {
-        Operand::Bf16 => (BF16, 7, 128.0),
-        Operand::F16 => (F16, 8, 1024.0),
+    let half = match plan.dequant.operand {
+        Operand::Bf16 => BF16,
+        Operand::F16 => F16,
         _ => return None,
     };
     let (least, largest) = zero.kind.integer_range()?;
-    let bits = zero.kind.number().bits();
     let (low, high) = plan.dequant.weight.range();
-    let exact = largest - low.min(0.0) <= base && high - least <= 2.0 * base;
+    let (_, exponent) = plan.dequant.encoding();
+    let most = 2f64.powi(i32::from(half.mantissa_bits) + 1);
+    let held = |value: f64| value.abs() <= most;
+    let constants = subtracted_constants(plan.dequant.stages.last()?)?;
+    let mut constants = constants.iter().map(|(_, value)| value * 2f64.powi(-exponent));
+    let exact = [low - largest, high - least, least, largest].into_iter().all(held)
+        && constants.all(|constant| held(constant + least) && held(constant + largest));
     let (GroupSize::Each(1), GroupSize::Each(columns)) = (zero.group.rows, zero.group.cols) else {
         return None;
     };
-    let last = plan.dequant.stages.last()?;
-    if add != 0 || bits > most || !exact || !takes_zeros(last) {
+    if add != 0 || !exact {
         return None;
     }
     let kind = ParamKind::Stored(Component::Zero);

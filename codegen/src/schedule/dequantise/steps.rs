@@ -90,6 +90,12 @@ impl Order {
     }
 }
 
+/// The step, in the order of columns, that takes a register of the operand; the register is numbered in the order
+/// of codes from the k-tile's first on.
+pub(in crate::schedule) fn step_of_register(main: &MainLoop<'_>, register: usize) -> usize {
+    place_of(main, register)[0]
+}
+
 /// The step and the register of A that a register of the operand becomes, which is numbered in the order of
 /// codes from the k-tile's first on.
 fn place_of(main: &MainLoop<'_>, register: usize) -> [usize; 2] {

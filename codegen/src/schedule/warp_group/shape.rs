@@ -4,6 +4,7 @@ use super::consumer::Batches;
 use super::stage::{kinds, stage_bytes};
 use super::{exchange, model, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
+use crate::plan::DequantPlan;
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
@@ -190,8 +191,11 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
             WarpGroupLimit::LongSums,
         ),
         (problem.stack.is_none(), WarpGroupLimit::Experts),
-        (native.plane_words == [4], WarpGroupLimit::Planes),
-        (problem.plan.dequant.placed().is_none(), WarpGroupLimit::PlacedBits),
+        (native.plane_words.iter().all(|&words| words == VECTOR_WORDS), WarpGroupLimit::Planes),
+        (
+            native.plane_words.len() == words_of_unit(&problem.plan.dequant),
+            WarpGroupLimit::PlacedBits,
+        ),
         (main.segment().is_multiple_of(native.columns), WarpGroupLimit::ShortGroups),
         (problem.correction.is_none(), WarpGroupLimit::Corrections),
         (kinds(main).all(by_lanes), WarpGroupLimit::RowBlocks),
@@ -206,6 +210,11 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         }
         None => Ok(()),
     }
+}
+
+/// Words from which dequantisation makes codes: one, or one of each plane.
+fn words_of_unit(dequant: &DequantPlan) -> usize {
+    dequant.placed().map_or(1, |sequence| sequence.inputs.len())
 }
 
 /// The elements of a warp-group instruction for a product, if there is one whose fragments `ldmatrix` gives: of

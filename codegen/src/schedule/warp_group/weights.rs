@@ -1,9 +1,9 @@
 //! A consumer's weights: words from shared memory, dequantised to fragments of A.
 //!
-//! A chunk of a native tile is 16 bytes a lane, lane (g, t) of row g at number 4 g + t, so four lines of 128
-//! bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
+//! A plane of a chunk of a native tile is 16 bytes a lane, lane (g, t) of row g at number 4 g + t, so four lines of
+//! 128 bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
 //! matrix are in eight different places of a line, and register i of lane (g, t) is word t of lane (g, i), whose
-//! columns are the t-th ones of a fragment whose x is in order.
+//! columns are the t-th ones of a fragment whose x is in order. Codes of several words have one of each plane.
 
 use super::Block;
 use super::params::Params;
@@ -13,6 +13,9 @@ use crate::schedule::chunk::chunk_words;
 use crate::schedule::dequantise::{ByRow, fragments};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
+
+/// Words of 16 bytes.
+const VECTOR: u32 = 4;
 
 /// The rows of a warp: its native tiles are a warp group's warps apart.
 pub(super) struct WarpRows {
@@ -29,11 +32,13 @@ pub(super) struct WarpRows {
 pub(super) struct Weights<'p, 's> {
     main: &'p MainLoop<'p>,
     codes: &'s Part,
-    /// The word of a stage that this lane gives to `ldmatrix`: of an even chunk, and of an odd one less the
-    /// chunk.
+    /// The word of a stage that this lane gives to `ldmatrix`: of an even plane, and of an odd one less the
+    /// plane.
     at: [Operand; 2],
-    /// Words of a chunk, and of the native tiles of a warp group.
-    chunk: u32,
+    /// Planes of a chunk.
+    planes: u32,
+    /// Words of a plane, and of the native tiles of a warp group.
+    plane: u32,
     group: u32,
     /// Per tile of rows and chunk, the words of this lane.
     words: Vec<Vec<Vec<Reg>>>,
@@ -51,30 +56,38 @@ impl<'p, 's> Weights<'p, 's> {
         let main = block.main;
         let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
         let words_of_lane = chunk / b.warp_size();
+        let plane = VECTOR * b.warp_size();
         b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
         let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
         let vector = b.mad(row, 4u32, matrix);
-        let vector = b.mul(vector, words_of_lane);
+        let vector = b.mul(vector, VECTOR);
         let at = b.mad(rows.first, chunks * chunk, vector);
-        let odd = b.add(at, chunk);
+        let odd = b.add(at, plane);
         let odd = swizzled(b, odd);
-        let at = [swizzled(b, at), b.sub(odd, chunk)];
+        let at = [swizzled(b, at), b.sub(odd, plane)];
         let mut array = |_| b.array("words", Type::U32, words_of_lane, Uniformity::Varying);
         let of_tile = |_| (0..chunks).map(&mut array).collect();
         let words = (0..block.tile.row_tiles).map(of_tile).collect();
         let params = Params::declare(b, block, stages, rows);
         let group = block.group_warps() * chunks * chunk;
-        Self { main, codes: &stages.codes, at, chunk, group, words, params, table }
+        let planes = chunk / plane;
+        Self { main, codes: &stages.codes, at, planes, plane, group, words, params, table }
     }
 
     /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
     pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
         let first = self.codes.of_stage(b, stage);
-        let at = b.add(first.index, self.at[chunk as usize % 2]);
+        let plane = chunk * self.planes;
+        let both = plane..plane + self.planes.min(2);
+        let at: Vec<Operand> =
+            both.map(|at| b.add(first.index, self.at[at as usize % 2])).collect();
         for (tile, words) in (0..).zip(&self.words) {
-            let from = Address { index: at, ..first }.plus(tile * self.group + chunk * self.chunk);
-            let dst = words[chunk as usize].clone();
-            b.push(Op::MatrixLoad { dst, from, transpose: false });
+            let planes = words[chunk as usize].chunks(VECTOR as usize);
+            for ((plane, words), &at) in (plane..).zip(planes).zip(at.iter().cycle()) {
+                let from = Address { index: at, ..first };
+                let from = from.plus(tile * self.group + plane * self.plane);
+                b.push(Op::MatrixLoad { dst: words.to_vec(), from, transpose: false });
+            }
         }
         if chunk == 0 {
             self.params.load(b, block, stage);
@@ -110,14 +123,13 @@ impl<'p, 's> Weights<'p, 's> {
     }
 }
 
-/// The step of the product of fragment `number` of a stage. A word of a lane with several fragments has columns
-/// that are as many steps apart as a lane has words.
+/// The step of the product of fragment `number` of a stage. A unit of codes with several fragments, a word of each
+/// plane, has columns that are as many steps apart as a lane has units.
 pub(super) fn step_of(main: &MainLoop<'_>, number: u32) -> u32 {
-    let words = main.problem.lane_words();
     let steps = main.problem.plan.native.columns / main.step();
-    let of_word = (steps / words).max(1);
+    let of_unit = (steps / VECTOR).max(1);
     let (chunk, number) = (number / steps, number % steps);
-    chunk * steps + number / of_word + number % of_word * (steps / of_word)
+    chunk * steps + number / of_unit + number % of_unit * (steps / of_unit)
 }
 
 /// The word of a swizzled line at which the word of a plain one is; both count from a multiple of eight lines.
