@@ -44,7 +44,7 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     ("ct_w4a16_bias", 0, "128 of 128; scale f16 1x128, bias; x bf16 1000"),
     // Four segments a k-tile.
     ("ct_mxint4", 0, "128 of 32; scale bf16 1x32; x bf16 1000"),
-    // Zero points are taken off codes where the differences are numbers of the type of x.
+    // Zero points are subtracted from codes where the type of x holds the differences exactly.
     ("awq4", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x f16 1000"),
     ("gptq8_v2", 0, "64 of 64; scale f16 1x128, zero f16 1x128; x f16 1000"),
     ("gptq8_v2", 1, "64 of 64; scale f16 1x128, zero bf16 1x128; x bf16 1000"),
