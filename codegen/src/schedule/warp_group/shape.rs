@@ -46,8 +46,8 @@ choices! {
 
 /// Rows of w of a warp-group instruction.
 const ROWS: u32 = 64;
-/// Words of 16 bytes, the least that a tensor copy moves.
-const VECTOR_WORDS: u32 = 4;
+/// Words of 16 bytes: the least that a tensor copy moves, and what a lane gives to `ldmatrix`.
+pub(super) const VECTOR_WORDS: u32 = 4;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 10;
 /// Registers of a consumer's thread besides sums and fragments, from the assembler's reports.

@@ -7,15 +7,13 @@
 
 use super::Block;
 use super::params::Params;
+use super::shape::VECTOR_WORDS;
 use super::stage::{LINE, Part, Stages};
 use crate::ir::{Address, Builder, Op, Operand, Reg, Type, Uniformity};
 use crate::schedule::chunk::chunk_words;
 use crate::schedule::dequantise::{ByRow, fragments};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
-
-/// Words of 16 bytes.
-const VECTOR: u32 = 4;
 
 /// The rows of a warp: its native tiles are a warp group's warps apart.
 pub(super) struct WarpRows {
@@ -56,11 +54,11 @@ impl<'p, 's> Weights<'p, 's> {
         let main = block.main;
         let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
         let words_of_lane = chunk / b.warp_size();
-        let plane = VECTOR * b.warp_size();
+        let plane = VECTOR_WORDS * b.warp_size();
         b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
         let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
         let vector = b.mad(row, 4u32, matrix);
-        let vector = b.mul(vector, VECTOR);
+        let vector = b.mul(vector, VECTOR_WORDS);
         let at = b.mad(rows.first, chunks * chunk, vector);
         let odd = b.add(at, plane);
         let odd = swizzled(b, odd);
@@ -82,7 +80,7 @@ impl<'p, 's> Weights<'p, 's> {
         let at: Vec<Operand> =
             both.map(|at| b.add(first.index, self.at[at as usize % 2])).collect();
         for (tile, words) in (0..).zip(&self.words) {
-            let planes = words[chunk as usize].chunks(VECTOR as usize);
+            let planes = words[chunk as usize].chunks(VECTOR_WORDS as usize);
             for ((plane, words), &at) in (plane..).zip(planes).zip(at.iter().cycle()) {
                 let from = Address { index: at, ..first };
                 let from = from.plus(tile * self.group + plane * self.plane);
@@ -127,7 +125,7 @@ impl<'p, 's> Weights<'p, 's> {
 /// plane, has columns that are as many steps apart as a lane has units.
 pub(super) fn step_of(main: &MainLoop<'_>, number: u32) -> u32 {
     let steps = main.problem.plan.native.columns / main.step();
-    let of_unit = (steps / VECTOR).max(1);
+    let of_unit = (steps / VECTOR_WORDS).max(1);
     let (chunk, number) = (number / steps, number % steps);
     chunk * steps + number / of_unit + number % of_unit * (steps / of_unit)
 }
