@@ -121,7 +121,9 @@ fn tiles_assemble() {
     let share = Share::new(29, 12);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
-    for (of, scheme) in ["sym", "halves", "asym", "bias"].into_iter().enumerate() {
+    for (of, scheme) in
+        ["sym", "halves", "asym", "bias", "integers", "e4m3"].into_iter().enumerate()
+    {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let all = WarpGroupTile::candidates(&problem, 256);
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());

@@ -254,7 +254,7 @@ fn texts(
     };
     let products = tokens.iter().map(|tokens| Jit.choose(&request, *tokens).unwrap().key);
     let moves = parts.iter().filter_map(|part| Jit.moves(&request, part).ok());
-    let keys = products.into_iter().chain(Jit.operand(&request).unwrap());
+    let keys = products.into_iter().chain(Jit.operand(&request, None).unwrap());
     let mut texts = Vec::new();
     for key in keys {
         texts.push((key.to_string(), Jit.text(&key).unwrap().text.into_owned()));

@@ -18,6 +18,9 @@ pub enum Sums {
     /// Codes of both sides, each with its scale, in matrix instructions that multiply with the scales and
     /// add up several groups in `f32`.
     Scaled,
+    /// Codes of e4m3 times x in e4m3, in instructions of Hopper's warp groups: the products of 32 columns and the sum before
+    /// are cut below 13 bits under the largest of them, and added.
+    Cut,
     /// Stored codes times x by the lanes of a GPU, exact integers or in `f32` of which only this is
     /// promised: results are one of the two neighbours of the exact one, a multiply-add may be two
     /// operations, and subnormal numbers may be taken for 0.

@@ -66,7 +66,7 @@ impl Products for ByHand {
         Err(Refusal::Target { target: request.target.to_owned(), known: Vec::new() })
     }
 
-    fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+    fn operand(&self, _: &Request<'_>, _: Option<&KernelKey>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(Vec::new())
     }
 }

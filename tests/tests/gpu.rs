@@ -100,8 +100,12 @@ impl Products for Chosen {
         self.0(request, tokens)
     }
 
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
-        Jit.operand(request)
+    fn operand(
+        &self,
+        request: &Request<'_>,
+        product: Option<&KernelKey>,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand(request, product)
     }
 }
 

@@ -26,6 +26,10 @@ const SUPPORTED: &[&str] = &[
     "ct_mxfp8a16",
     "ct_w4a8",
     "gptq8_v1",
+    "ct_w8a8",
+    "quark_w8a8_int8_tensor",
+    "ct_fp8_dynamic",
+    "modelopt_fp8",
 ];
 
 /// What a refusal says.

@@ -151,7 +151,8 @@ fn products(
             let k = columns.map_or(k, |order| order.columns().len() as u64);
             let request = Request { k, ..request };
             let choice = Jit.choose(&request, arguments.m)?;
-            Ok(Jit.operand(&request)?.into_iter().chain([choice.key]).collect::<Vec<_>>())
+            let operand = Jit.operand(&request, Some(&choice.key))?;
+            Ok(operand.into_iter().chain([choice.key]).collect::<Vec<_>>())
         });
         match keys {
             Ok(keys) => {

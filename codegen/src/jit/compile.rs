@@ -15,14 +15,14 @@ use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Sche
 
 use super::{JitError, TRANSFORM, experts, launch_rule, operand};
 use crate::emit;
-use crate::ir::{Kernel, Verified, verify};
+use crate::ir::{Element, Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::activation::Routed;
 use crate::schedule::transform::{Direction, Part, transform};
 use crate::schedule::{
     Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked, measured,
 };
-use crate::target::{TARGETS, Target};
+use crate::target::{Feature, TARGETS, Target};
 
 /// The kernel for a request and M tokens.
 ///
@@ -150,7 +150,12 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
                 }
             };
             let of = (scheme, activation, *own);
-            return operand::written(&problem()?, of, routed, (columns, launch));
+            let problem = problem()?;
+            let product = match parameters.get(operand::WARP_GROUPS) {
+                Some(1) => problem.of_warp_groups(),
+                _ => &problem,
+            };
+            return operand::written(product, of, routed, (columns, launch));
         }
         Work::ToNative(_) if name == TRANSFORM => Direction::ToNative,
         Work::FromNative(_) if name == TRANSFORM => Direction::FromNative,
@@ -221,18 +226,24 @@ pub(super) fn choice(
     let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
     let work = Work::product(request.scheme, request.activation, problem.output);
     let key = KernelKey { work, schedule, target: request.target.to_owned() };
-    let operand = operand::problem(request, problem)?;
+    // The product as the schedule multiplies it.
+    let main = chosen.schedule().main_loop(problem);
+    let plan = &main.problem.plan;
+    let operand = operand::problem(request, main.problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-    let (tokens, compute_dtype) = (chosen.tokens(problem).min(most), problem.plan.compute_dtype());
-    let sums = match chosen.schedule().main_loop(problem).instruction() {
+    let (tokens, compute_dtype) = (chosen.tokens(problem).min(most), plan.compute_dtype());
+    let sums = match main.instruction() {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
+        Some(product) if product.a == Element::E4m3 && problem.target().has(Feature::Wgmma) => {
+            Sums::Cut
+        }
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
     let scaled = chosen.schedule().rounds_scaled_weights(problem);
-    let (_, exponent) = problem.plan.dequant.encoding();
+    let (_, exponent) = plan.dequant.encoding();
     let scaled = scaled.map(|format| (format, exponent));
-    let decoded = Decoded { scaled, ..decoded(&problem.plan.dequant) };
+    let decoded = Decoded { scaled, ..decoded(&plan.dequant) };
     Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }
 

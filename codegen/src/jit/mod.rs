@@ -178,8 +178,12 @@ impl Products for Jit {
         compile::choose_experts(request, stacked, tokens, &|chosen| Ok((chosen, Basis::Model)))
     }
 
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
-        Ok(operand::keys(request, &problem(request)?)?)
+    fn operand(
+        &self,
+        request: &Request<'_>,
+        product: Option<&KernelKey>,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Ok(operand::keys(request, &problem(request)?, product)?)
     }
 
     fn operand_stacked(

@@ -9,11 +9,14 @@ use super::JitError;
 use super::compile::{role, stack};
 use crate::ir::Kernel;
 use crate::schedule::activation::{ActivationProblem, Routed, activation};
-use crate::schedule::{InputScale, Problem};
+use crate::schedule::{Chosen, InputScale, Problem};
 use crate::target::Feature;
 
 /// The name of these kernels' schedule in a key.
 pub(super) const SCHEDULE: &str = "activation";
+
+/// The parameter of a key whose operand warp groups alone read.
+pub(super) const WARP_GROUPS: &str = "warp_groups";
 
 /// The operand of a product; `None` if the product reads x without preparation or conversion.
 pub(super) fn problem(
@@ -40,14 +43,26 @@ fn posed(
     if product.input.codes {
         return Ok(problem.leaving_codes()?);
     }
-    Ok(problem.in_segments(product.input.scale.and_then(InputScale::columns)))
+    let segment = product.input.scale.and_then(InputScale::columns);
+    Ok(problem.in_segments(segment).in_fragments(product.input.fragments))
 }
 
-/// The keys, in the order of the launches.
-pub(super) fn keys(request: &Request<'_>, product: &Problem) -> Result<Vec<KernelKey>, JitError> {
-    let Some(problem) = problem(request, product)? else { return Ok(Vec::new()) };
+/// The keys, in the order of the launches, for a product by a kernel; `None` for the product of most schedules.
+pub(super) fn keys(
+    request: &Request<'_>,
+    product: &Problem,
+    kernel: Option<&KernelKey>,
+) -> Result<Vec<KernelKey>, JitError> {
+    let own = match kernel {
+        Some(KernelKey { schedule: Schedule { name, parameters }, .. }) => {
+            Chosen::read(name, parameters)?.schedule().main_loop(product).problem
+        }
+        None => product,
+    };
+    let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let work = Work::operand(request.scheme, request.activation, Number::Float(request.own));
-    Ok(launches(request, &problem, work, &[]))
+    let of_warp_groups: &[_] = if own.input == product.input { &[] } else { &[(WARP_GROUPS, 1)] };
+    Ok(launches(request, &problem, work, of_warp_groups))
 }
 
 /// The keys for a product of an expert layer whose experts read x in different ways, with token blocks of

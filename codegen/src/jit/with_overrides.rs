@@ -60,8 +60,12 @@ impl Products for JitWithOverrides {
         Jit.expert_kernels(request, slots, tokens)
     }
 
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
-        Jit.operand(request)
+    fn operand(
+        &self,
+        request: &Request<'_>,
+        product: Option<&KernelKey>,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand(request, product)
     }
 
     fn operand_stacked(

@@ -5,7 +5,8 @@
 //! - `operand` `[M, P]`, the product's elements, with rows padded with zeros: x itself, possibly rounded to
 //!   another float type, or its codes: as bytes, or as 16-bit floats or f32, which are exact and have the
 //!   zero point subtracted; for instructions that scale also codes of 4 bits, two per byte, and of 6 bits,
-//!   32 of them in 24 bytes followed by 8 zero bytes;
+//!   32 of them in 24 bytes followed by 8 zero bytes; bytes for warp groups, in the order of their fragments
+//!   (`byte_fragments`);
 //! - `x_scale` `[M, G]` f32, the product of all levels of scales, per row or per group; for instructions
 //!   that scale e8m0 codes, a byte each.
 //!
@@ -50,8 +51,9 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
-    ParameterId, Special, Width, Word,
+    ParameterId, Shuffle, Special, Ternary, Width, Word,
 };
+use crate::schedule::byte_fragments::{ByteFragments, STEP};
 use crate::target::Feature;
 
 pub use problem::ActivationProblem;
@@ -427,6 +429,9 @@ impl<'p> Writer<'p> {
 
     fn store(&self, b: &mut Builder, column: Operand, words: &[Operand], inside: Operand) {
         let at = b.mad(self.row, self.problem.padded, column);
+        if let Some(fragments) = self.problem.fragments {
+            return self.store_fragments(b, fragments, (at, column), words, masked(inside));
+        }
         if self.problem.operand.bits() < 8 {
             return self.store_small(b, at, words, masked(inside));
         }
@@ -449,6 +454,43 @@ impl Writer<'_> {
         };
         let pairs = elements.chunks_exact(2);
         pairs.map(|pair| b.binary(Binary::Pack(half), pair[0], pair[1])).collect()
+    }
+
+    /// Stores the bytes of a vector at their positions in fragments ([`ByteFragments::column`]); `at` is the vector's place
+    /// in the order of columns, `column` its first column.
+    fn store_fragments(
+        &self,
+        b: &mut Builder,
+        fragments: ByteFragments,
+        (at, column): (Operand, Operand),
+        words: &[Operand],
+        mask: Option<Operand>,
+    ) {
+        let [low, high] = [words[0], words[1]];
+        match fragments {
+            // A word of each half.
+            ByteFragments::Whole => {
+                let in_step = b.and(column, STEP - 1);
+                let of_lane = b.div(in_step, 2u32);
+                let first = b.sub(at, in_step);
+                let first = b.add(first, of_lane);
+                for (word, half) in [(low, 0), (high, STEP / 2)] {
+                    let to = Address::new(self.operand, first).plus(half);
+                    b.store(to, &[word], Width::B32, mask);
+                }
+            }
+            // The columns of two vectors, in turn by two: a thread has the first half of both, its neighbour the second.
+            ByteFragments::Pairs => {
+                let second = b.and(column, VECTOR);
+                let second = b.equal(second, VECTOR);
+                let (own, other) = (b.select(second, high, low), b.select(second, low, high));
+                let other = b.shuffle(Shuffle::Xor, other, 1u32);
+                let (first, last) = (b.select(second, other, own), b.select(second, own, other));
+                let words = [0x5410u32, 0x7632]
+                    .map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
+                b.store(Address::new(self.operand, at), &words, Width::B64, mask);
+            }
+        }
     }
 
     /// Stores the codes of a vector, of fewer than 8 bits each; `at` is the number of its first code.

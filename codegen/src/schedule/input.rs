@@ -3,6 +3,7 @@
 use quantloom_dsl::Activation;
 
 use super::activation::common_group;
+use super::byte_fragments::ByteFragments;
 use crate::ir::Word;
 use crate::plan::{Operand, Plan};
 use crate::target::Class;
@@ -22,6 +23,8 @@ pub struct Input {
     /// Whether the product's instruction reads the scales, as codes of e8m0 instead of f32: the codes of
     /// a step in one word, that of the first block of columns in the lowest byte.
     pub codes: bool,
+    /// The fragments in whose order the columns of each step are; `None` if columns are in their own order.
+    pub fragments: Option<ByteFragments>,
 }
 
 /// Scales of x, `[M, groups]`, f32 or words of codes ([`Input::codes`]).
@@ -68,7 +71,7 @@ impl Input {
         let by_lanes = plan.target.class == Class::Shader;
         let prepared = scale.is_some() || changes || !whole || by_lanes;
         let columns = if prepared { k.next_multiple_of(k_tile) } else { k };
-        Self { operand, columns, prepared, scale, codes }
+        Self { operand, columns, prepared, scale, codes, fragments: None }
     }
 
     /// Bytes of this number of columns of a row.

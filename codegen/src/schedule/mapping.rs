@@ -10,9 +10,9 @@ use super::group_params::GroupParams;
 use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
 use super::problem::Problem;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
-use crate::plan::Plan;
 use crate::plan::native::SHARED_BYTES;
-use crate::target::{Chip, Class, MatrixOp, matrix_op};
+use crate::plan::{Plan, Product};
+use crate::target::{Chip, Class, MATRIX_OPS, MatrixOp, matrix_op};
 
 /// The instruction of a product, its lane map, and the k-tile.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,14 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// The mapping to the lane map of a product's instruction, for a schedule with another instruction of the same lanes:
+    /// the target need not have this one.
+    pub(super) fn of_lanes(product: &Product, k_tile: u32) -> Option<Self> {
+        let instruction = MATRIX_OPS.iter().find(|row| Some(row.name) == product.matrix)?;
+        let lanes = LaneMap::new(instruction)?;
+        Some(Self { instruction: Some(instruction), k_tile, lanes })
+    }
+
     /// The mapping to the instruction of a plan; `None` if the target lacks the instruction, or if its
     /// layouts are not fragments of lanes.
     pub(super) fn of_plan(plan: &Plan, k_tile: u32) -> Option<Self> {

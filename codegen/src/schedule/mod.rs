@@ -14,6 +14,7 @@
 pub mod activation;
 mod arrange;
 mod buffers;
+mod byte_fragments;
 mod choices;
 mod choose;
 mod choose_stacked;
@@ -46,6 +47,7 @@ mod weight_params;
 
 pub use arrange::Order;
 pub use buffers::{PER_ROW_LAYOUT, ProductBuffers};
+pub use byte_fragments::ByteFragments;
 pub use choose::{Chosen, candidates, choose, choose_by_model};
 pub use choose_stacked::choose_stacked;
 pub use group_params::{GroupParams, ParamKind};

@@ -12,6 +12,7 @@ use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
+use super::byte_fragments::ByteFragments;
 use super::chunk::tile_words;
 use super::dequantise::writable;
 use super::group_params::GroupParams;
@@ -22,6 +23,7 @@ use super::stack::Stack;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
 use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
+use crate::plan::native::SHARED_BYTES;
 use crate::plan::{Operand, Plan};
 use crate::target::{Feature, Target};
 
@@ -59,6 +61,9 @@ pub struct Problem {
     /// The mapping to the plan's own instruction. The layout of group parameters follows from its
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
+    /// The same product as warp groups multiply it, where these multiply bytes and other instructions do not, or
+    /// in another order.
+    bytes: Option<Box<Self>>,
     /// The scheme and the activation, for a kernel's name.
     stem: (Scheme, Activation),
 }
@@ -129,6 +134,7 @@ impl Problem {
             output,
             stack: None,
             mapping,
+            bytes: None,
             stem,
         };
         let main = MainLoop::new(&this);
@@ -138,7 +144,43 @@ impl Problem {
             (None, None) => scale,
         };
         let scale = this.scale.map(apart);
-        Ok(Self { scale, ..this })
+        let this = Self { scale, ..this };
+        let bytes = this.in_bytes().map(Box::new);
+        Ok(Self { bytes, ..this })
+    }
+
+    /// The same product of the codes' bytes, for warp groups; `None` if these multiply as other instructions do.
+    fn in_bytes(&self) -> Option<Self> {
+        let (fragments, compute) = ByteFragments::of(&self.plan)?;
+        let operand = compute.product.activation;
+        let mut plan = Plan { compute, ..self.plan.clone() };
+        let input = Input { operand, fragments: Some(fragments), ..self.input };
+        if fragments == ByteFragments::Whole {
+            return Some(Self { plan, input, ..self.clone() });
+        }
+        // The layout of group parameters follows from the k-tile of the other instructions.
+        if self.scale.or(self.zero).or(self.correction).is_some() {
+            return None;
+        }
+        plan.dequant.stages.clear();
+        plan.dequant.operand = operand;
+        let mapping = Mapping::of_lanes(&plan.compute.product, SHARED_BYTES)?;
+        let input = Input { columns: self.k.next_multiple_of(SHARED_BYTES), ..input };
+        Some(Self { plan, input, mapping, ..self.clone() })
+    }
+
+    /// The same product as warp groups multiply it.
+    pub fn of_warp_groups(&self) -> &Self {
+        self.bytes.as_deref().unwrap_or(self)
+    }
+
+    /// The same change of the product, and of the product as warp groups multiply it.
+    fn changed(mut self, change: impl Fn(&mut Self)) -> Self {
+        if let Some(bytes) = &mut self.bytes {
+            change(bytes);
+        }
+        change(&mut self);
+        self
     }
 
     /// The same product with another type of y.
@@ -147,7 +189,7 @@ impl Problem {
     /// A type that no schedule writes.
     pub fn giving(self, output: Number) -> Result<Self, Unscheduled> {
         written(output, self.target())?;
-        Ok(Self { output, ..self })
+        Ok(self.changed(|problem| problem.output = output))
     }
 
     /// The same product for each matrix of a stack.
@@ -175,7 +217,7 @@ impl Problem {
             let rule = "expected 1 or more, with fewer than 2^32 words of codes";
             return shape("experts", stack.experts, rule);
         }
-        let (n, stacked) = (self.n, Self { stack: Some(stack), ..self });
+        let (n, stacked) = (self.n, self.changed(|problem| problem.stack = Some(stack)));
         if stacked.grid_row_tiles() > MOST_ROW_TILES {
             return shape(
                 "N",
@@ -205,7 +247,7 @@ impl Problem {
     /// The product with a single matrix of the stack.
     #[must_use]
     pub fn single(&self) -> Self {
-        Self { stack: None, ..self.clone() }
+        self.clone().changed(|problem| problem.stack = None)
     }
 
     /// The target.

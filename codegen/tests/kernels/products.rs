@@ -6,7 +6,8 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
-/// Symmetric int4 in groups of 128, with zero points, in groups of 64, and with a bias; and int8.
+/// Symmetric int4 in groups of 128, with zero points, in groups of 64, and with a bias; int8; int8 and e4m3
+/// on both sides, a scale a row.
 pub const SCHEMES: &[(&str, &str)] = &[
     (
         "sym",
@@ -22,6 +23,16 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "halves { weight: u4 - 8, scale: f16 per 1x64, pack: u32 [k:8 | k, n], activation: f16 }",
     ),
     ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
+    (
+        "integers",
+        "integers { weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }, \
+         output: bf16 }",
+    ),
+    (
+        "e4m3",
+        "e4m3 { weight: e4m3, scale: f32 per channel, pack: [k, n], activation: e4m3 { scale: f32 per token }, \
+         output: bf16 }",
+    ),
     (
         "bias",
         "bias { weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, bias: f32, \

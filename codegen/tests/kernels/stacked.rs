@@ -398,7 +398,7 @@ fn operand(request: &Request<'_>, x: &[f64], rows: usize) -> Vec<(BufferRole, Ve
     let x: Vec<u8> = words.flat_map(|word| word.to_le_bytes()[..bytes].to_vec()).collect();
     let mut known = vec![(BufferRole::X, Contents::from_bytes(x))];
     let sizes = Sizes::new(rows as u64, request.n, request.x_columns, 132);
-    for key in Jit.operand(request).unwrap() {
+    for key in Jit.operand(request, None).unwrap() {
         let kernel = Jit.kernel(&key).unwrap();
         let all = launch_all(&kernel, &sizes, known, 0).unwrap().0;
         known = all;

@@ -219,7 +219,8 @@ pub trait Products: KernelSource {
     }
 
     /// The kernels that make what the product reads of x, in the order in which they are launched;
-    /// none if that is x itself. They write [`BufferRole::Operand`] and, where the product has one,
+    /// none if that is x itself. The kernel of the product may want x in a form of its own; without one the
+    /// form is that of most kernels, and whether there is any is the same for all. They write [`BufferRole::Operand`] and, where the product has one,
     /// [`BufferRole::OperandScale`]; the order of columns is [`ColumnOrder::columns`] (u32), static
     /// scales and zero points are f32.
     ///
@@ -227,7 +228,11 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why no kernel of the source makes it.
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal>;
+    fn operand(
+        &self,
+        request: &Request<'_>,
+        product: Option<&KernelKey>,
+    ) -> Result<Vec<KernelKey>, Refusal>;
 
     /// The kernels that make what a product of an expert layer reads of x, where its experts or its matrices
     /// read x in different ways ([`Stacked::operand`]), for token blocks of `slots` slots: as
@@ -253,7 +258,8 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why there are none.
     fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<Step>, Refusal> {
-        let mut steps: Vec<Step> = self.operand(request)?.into_iter().map(Step::new).collect();
+        let operand = self.operand(request, Some(&choice.key))?;
+        let mut steps: Vec<Step> = operand.into_iter().map(Step::new).collect();
         let product = Step::new(choice.key.clone());
         steps.push(match steps.is_empty() {
             true => product,

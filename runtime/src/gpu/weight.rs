@@ -191,7 +191,7 @@ impl<E: Executor> GpuWeight<E> {
             let request = Request { k: of_columns.map_or(k, |order| order.columns), ..request };
             let native = source.native(&request);
             // What cannot be made of x is refused now.
-            let native = native.and_then(|native| source.operand(&request).map(|_| native));
+            let native = native.and_then(|native| source.operand(&request, None).map(|_| native));
             let native = match native {
                 Ok(found) => found,
                 Err(refusal) => {

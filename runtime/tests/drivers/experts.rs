@@ -55,7 +55,7 @@ impl<D: Fake> KernelSource for Layer<D> {
 }
 
 impl<D: Fake> Products for Layer<D> {
-    fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+    fn operand(&self, _: &Request<'_>, _: Option<&KernelKey>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(Vec::new())
     }
 

@@ -82,7 +82,7 @@ impl<D: Fake> KernelSource for Sums<D> {
 }
 
 impl<D: Fake> Products for Sums<D> {
-    fn operand(&self, _: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+    fn operand(&self, _: &Request<'_>, _: Option<&KernelKey>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(Vec::new())
     }
 
@@ -137,7 +137,11 @@ impl<D: Fake> KernelSource for Doubled<D> {
 }
 
 impl<D: Fake> Products for Doubled<D> {
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
+    fn operand(
+        &self,
+        request: &Request<'_>,
+        _: Option<&KernelKey>,
+    ) -> Result<Vec<KernelKey>, Refusal> {
         let work = Work::operand(&scheme(), &scheme().activations[0], Number::Float(BF16));
         Ok(vec![KernelKey { work, schedule: Schedule::new("double", []), ..key(request.target) }])
     }

@@ -199,8 +199,12 @@ where
         Jit.choose(request, tokens)
     }
 
-    fn operand(&self, request: &Request<'_>) -> Result<Vec<KernelKey>, Refusal> {
-        Jit.operand(request)
+    fn operand(
+        &self,
+        request: &Request<'_>,
+        product: Option<&KernelKey>,
+    ) -> Result<Vec<KernelKey>, Refusal> {
+        Jit.operand(request, product)
     }
 }
 

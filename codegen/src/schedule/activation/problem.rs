@@ -12,7 +12,7 @@ use super::rows::Routed;
 use super::source::VECTOR;
 use crate::ir::Access;
 use crate::plan::{Operand, kernel_name};
-use crate::schedule::{Unscheduled, UnscheduledPart};
+use crate::schedule::{ByteFragments, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
 
 /// An operand [M, P] of x [M, K] in the input dtype.
@@ -39,6 +39,8 @@ pub struct ActivationProblem {
     pub(super) arithmetic: Arithmetic,
     /// The product of an expert layer whose experts read x in different ways: rows belong to slots.
     pub(super) routed: Option<Routed>,
+    /// The fragments in whose order the operand's columns are.
+    pub(super) fragments: Option<ByteFragments>,
     scheme: Scheme,
 }
 
@@ -76,6 +78,7 @@ impl ActivationProblem {
             activation,
             arithmetic,
             routed: None,
+            fragments: None,
             scheme,
         };
         let this = Self { segment: this.group(), ..this };
@@ -111,6 +114,12 @@ impl ActivationProblem {
     #[must_use]
     pub fn in_segments(self, segment: Option<u32>) -> Self {
         Self { segment: segment.filter(|_| self.segment.is_some()).or(self.segment), ..self }
+    }
+
+    /// The same with the operand's columns in the order of fragments of bytes; the operand has whole steps of these.
+    #[must_use]
+    pub fn in_fragments(self, fragments: Option<ByteFragments>) -> Self {
+        Self { fragments, ..self }
     }
 
     /// The same for a product of an expert layer whose experts read x in different ways.
@@ -309,9 +318,14 @@ impl ActivationProblem {
             _ => String::new(),
         };
         let (k, padded) = (self.k, self.padded);
+        let fragments = match self.fragments {
+            Some(ByteFragments::Whole) => "_fragments",
+            Some(ByteFragments::Pairs) => "_pairs",
+            None => "",
+        };
         let routed = self.routed.map(Routed::label).unwrap_or_default();
         let tile = format!(
-            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{routed}"
+            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{fragments}{routed}"
         );
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }

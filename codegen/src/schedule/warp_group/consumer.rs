@@ -2,7 +2,8 @@
 //!
 //! A batch is one group of products. After its commit the warp group waits until at most that group is in
 //! flight, so the registers of the batch before are free for the batch after. Words of later chunks, those of
-//! the next stage too, are loaded a batch or two before they are dequantised. A stage is released after the
+//! the next stage too, are loaded a batch or two before they are dequantised; words that products read as they are,
+//! after the wait for the batch that read these registers before. A stage is released after the
 //! first batch of the next one, when the last products that read it are complete.
 
 use super::ring::Ring;
@@ -15,6 +16,7 @@ use crate::ir::{
     Builder, MatrixOperand, Op, Operand, Reg, SharedTile, Special, Swizzle, Type, Uniformity,
 };
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
 
@@ -26,6 +28,8 @@ pub(super) struct Batches {
     of_chunk: u32,
     /// Fragments of a batch.
     pub(super) size: u32,
+    /// Whether fragments are words as they are loaded, so that products read these.
+    as_stored: bool,
 }
 
 impl Batches {
@@ -38,7 +42,8 @@ impl Batches {
     pub(super) fn of(main: &MainLoop<'_>, (row_tiles, parts): (u32, u32), size: u32) -> Self {
         let steps = main.problem.plan.native.columns / main.step();
         let chunks = main.k_tile_chunks() / parts;
-        Self { chunks, of_chunk: steps * row_tiles, size }
+        let as_stored = main.problem.input.fragments == Some(ByteFragments::Whole);
+        Self { chunks, of_chunk: steps * row_tiles, size, as_stored }
     }
 
     /// Batches of a stage; `None` if the last one is not whole.
@@ -55,10 +60,12 @@ impl Batches {
         if first >= ahead {
             return (first - ahead, false);
         }
-        // Not before the same words of the stage before are dequantised.
+        // Not before the same words of the stage before are dequantised; words that products read, not before
+        // these are complete, a batch later.
         let read = ((chunk + 1) * self.of_chunk).div_ceil(self.size) - 1;
+        let free = read + u32::from(self.as_stored);
         let wanted = (count + first).saturating_sub(ahead);
-        (wanted.max(read).min(count - 1), true)
+        (wanted.max(free).min(count - 1), true)
     }
 }
 
@@ -107,6 +114,10 @@ pub(super) fn consume(
                 let all = 0..batches.chunks;
                 all.filter(|&chunk| batches.load(chunk) == (number, early)).collect::<Vec<u32>>()
             };
+            let wait = Op::MatrixWait { pending: 1 };
+            if batches.as_stored {
+                b.push(wait.clone());
+            }
             for chunk in due(false) {
                 weights.load(b, block, (place.stage, chunk));
             }
@@ -122,7 +133,9 @@ pub(super) fn consume(
                 });
                 waited = true;
             }
-            b.push(Op::MatrixWait { pending: 1 });
+            if !batches.as_stored {
+                b.push(wait);
+            }
             if number == 0 {
                 b.comment("the stage before has been read");
                 ring.release(b, before.into(), read);

@@ -4,8 +4,8 @@ use super::consumer::Batches;
 use super::stage::{kinds, stage_bytes};
 use super::{exchange, model, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
-use crate::plan::DequantPlan;
 use crate::plan::native::SHARED_BYTES;
+use crate::plan::{DequantPlan, Operand};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
@@ -63,17 +63,20 @@ impl Schedule for WarpGroupTile {
     /// From the first M that no skinny product serves: the schedule was faster than a tile there
     /// (docs/performance/warp_group.md).
     fn serves(problem: &Problem, tokens: u32) -> bool {
+        let problem = problem.of_warp_groups();
         tokens >= SERVED_FROM && supported(&MainLoop::new(problem)).is_ok()
     }
 
     /// The fastest tile of the model.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
+        let problem = problem.of_warp_groups();
         supported(&MainLoop::new(problem))?;
         let (schedule, target) = (Self::schedule(), problem.target().name);
         model::fastest(problem, tokens).ok_or(Unscheduled::NothingFits { schedule, target })
     }
 
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
+        let problem = problem.of_warp_groups();
         let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
         let tiles = [most, most / 2].into_iter().filter(|&own| own >= 8);
         let blocks = [(1, 1), (2, 1), (2, 2), (3, 1)];
@@ -82,6 +85,10 @@ impl Schedule for WarpGroupTile {
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
             .filter(|tile| tile.fits(problem))
             .collect()
+    }
+
+    fn main_loop<'p>(&self, problem: &'p Problem) -> MainLoop<'p> {
+        MainLoop::new(problem.of_warp_groups())
     }
 
     fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
@@ -149,6 +156,7 @@ impl Schedule for WarpGroupTile {
 
     /// Scales that elsewhere multiply sums multiply weights here.
     fn rounds_scaled_weights(&self, problem: &Problem) -> Option<FloatFormat> {
+        let problem = problem.of_warp_groups();
         match problem.plan.dequant.operand.number() {
             Number::Float(format) if problem.scales_sums() && !self.exact => Some(format),
             _ => None,
@@ -173,7 +181,7 @@ impl Schedule for WarpGroupTile {
 }
 
 /// What the schedule supports: products of 16 bits whose codes `ldmatrix` distributes, and whose parameters
-/// apply during dequantisation.
+/// apply during dequantisation; products of bytes, as they are stored or of such codes.
 fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     let problem = main.problem;
     let target = problem.target();
@@ -217,15 +225,19 @@ fn words_of_unit(dequant: &DequantPlan) -> usize {
     dequant.placed().map_or(1, |sequence| sequence.inputs.len())
 }
 
-/// The elements of a warp-group instruction for a product, if there is one whose fragments `ldmatrix` gives: of
-/// 16 bits, or bytes of narrower codes.
+/// The elements of a warp-group instruction for a product, if there is one whose fragments a consumer has: of
+/// 16 bits, bytes of narrower codes, or bytes as they are stored.
 fn element(problem: &Problem) -> Option<Element> {
     match problem.half() {
         Some(Half::Bf16) => Some(Element::Bf16),
         Some(Half::F16) => Some(Element::F16),
         None => {
             let narrow = problem.plan.dequant.weight.code.bits() < 8;
-            (problem.sums_integers() && narrow).then_some(Element::S8)
+            match problem.input.operand {
+                Operand::I8 if narrow || problem.input.fragments.is_some() => Some(Element::S8),
+                Operand::E4m3 if problem.input.fragments.is_some() => Some(Element::E4m3),
+                _ => None,
+            }
         }
     }
 }

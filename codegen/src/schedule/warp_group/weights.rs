@@ -4,12 +4,15 @@
 //! 128 bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
 //! matrix are in eight different places of a line, and register i of lane (g, t) is word t of lane (g, i), whose
 //! columns are the t-th ones of a fragment whose x is in order. Codes of several words have one of each plane.
+//!
+//! Bytes are multiplied as they are stored (`byte_fragments`): the 16 bytes of a lane, without `ldmatrix`, or bytes of two words.
 
 use super::Block;
 use super::params::Params;
 use super::shape::VECTOR_WORDS;
 use super::stage::{LINE, Part, Stages};
-use crate::ir::{Address, Builder, Op, Operand, Reg, Type, Uniformity};
+use crate::ir::{Address, Builder, Cache, Op, Operand, Reg, Ternary, Type, Uniformity, Width};
+use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::chunk::chunk_words;
 use crate::schedule::dequantise::{ByRow, fragments};
 use crate::schedule::mapping::MainLoop;
@@ -40,6 +43,8 @@ pub(super) struct Weights<'p, 's> {
     group: u32,
     /// Per tile of rows and chunk, the words of this lane.
     words: Vec<Vec<Vec<Reg>>>,
+    /// Whether a lane's own words are a fragment.
+    as_stored: bool,
     params: Params<'s>,
     table: Option<Table>,
 }
@@ -55,9 +60,15 @@ impl<'p, 's> Weights<'p, 's> {
         let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
         let words_of_lane = chunk / b.warp_size();
         let plane = VECTOR_WORDS * b.warp_size();
-        b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
-        let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
-        let vector = b.mad(row, 4u32, matrix);
+        let as_stored = main.problem.input.fragments == Some(ByteFragments::Whole);
+        let vector = if as_stored {
+            b.comment("the 16 bytes of this lane");
+            rows.lane
+        } else {
+            b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
+            let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
+            b.mad(row, 4u32, matrix)
+        };
         let vector = b.mul(vector, VECTOR_WORDS);
         let at = b.mad(rows.first, chunks * chunk, vector);
         let odd = b.add(at, plane);
@@ -69,7 +80,8 @@ impl<'p, 's> Weights<'p, 's> {
         let params = Params::declare(b, block, stages, rows);
         let group = block.group_warps() * chunks * chunk;
         let planes = chunk / plane;
-        Self { main, codes: &stages.codes, at, planes, plane, group, words, params, table }
+        let codes = &stages.codes;
+        Self { main, codes, at, planes, plane, group, words, as_stored, params, table }
     }
 
     /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
@@ -84,7 +96,12 @@ impl<'p, 's> Weights<'p, 's> {
             for ((plane, words), &at) in (plane..).zip(planes).zip(at.iter().cycle()) {
                 let from = Address { index: at, ..first };
                 let from = from.plus(tile * self.group + plane * self.plane);
-                b.push(Op::MatrixLoad { dst: words.to_vec(), from, transpose: false });
+                match self.as_stored {
+                    true => b.load_into(words, from, Width::B128, None, Cache::Default),
+                    false => {
+                        b.push(Op::MatrixLoad { dst: words.to_vec(), from, transpose: false });
+                    }
+                }
             }
         }
         if chunk == 0 {
@@ -114,11 +131,27 @@ impl<'p, 's> Weights<'p, 's> {
         let steps = self.main.problem.plan.native.columns / self.main.step();
         let first = (chunk * steps) as usize;
         let mut number = first;
+        if self.main.problem.input.fragments == Some(ByteFragments::Pairs) {
+            let fragment = paired(b, words);
+            return each(b, step_of(self.main, number as u32), fragment);
+        }
         fragments(b, (self.main, self.table), words, (by_row, first), |b, a| {
             each(b, step_of(self.main, number as u32), a);
             number += 1;
         });
     }
+}
+
+/// The fragment of bytes of words that `ldmatrix` has distributed: of each two words the bytes of row g, 0 and 1, and of row
+/// g + 8.
+fn paired(b: &mut Builder, words: &[Reg]) -> Vec<Reg> {
+    let fragment = b.array("fragment", Type::U32, words.len() as u32, Uniformity::Varying);
+    let rows = words.chunks_exact(2).flat_map(|two| [0x5410u32, 0x7632].map(|bytes| (two, bytes)));
+    for (&dst, (two, bytes)) in fragment.iter().zip(rows) {
+        let [a, b_word] = [two[0], two[1]].map(Operand::from);
+        b.push(Op::Ternary { dst, op: Ternary::Permute, a, b: b_word, c: bytes.into() });
+    }
+    fragment
 }
 
 /// The step of the product of fragment `number` of a stage. A unit of codes with several fragments, a word of each

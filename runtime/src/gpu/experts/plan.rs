@@ -319,7 +319,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let mut operands = [first.operand, second.operand];
         for (request, operand) in requests.iter().zip(&mut operands) {
             // Experts that read x as it is read it alike.
-            if source.operand(request).map_err(ProductError::from)?.is_empty() {
+            if source.operand(request, None).map_err(ProductError::from)?.is_empty() {
                 *operand = OperandOf::Row;
             }
         }
@@ -390,7 +390,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
             let (request, stacked) = (&requests[product], [&of_gate_up, &of_down][product]);
             let operand = match stacked.operand {
-                OperandOf::Row => source.operand(request),
+                OperandOf::Row => source.operand(request, Some(&choice.choice.key)),
                 _ => source.operand_stacked(request, stacked, slots),
             };
             let operand = operand.map_err(ProductError::from)?;

@@ -278,7 +278,7 @@ impl<'s> Packing<'s> {
         let request = Request { k: columns, ..request };
         let native = source.native(&request)?;
         // What cannot be made of x is refused now.
-        source.operand(&request)?;
+        source.operand(&request, None)?;
         let rounded = source.rounds_x(&request)?;
         let place = |native: NativePart| {
             let same = |known: &Packed| known.order == order && known.native == native;

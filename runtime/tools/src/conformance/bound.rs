@@ -29,6 +29,12 @@
 //! of a group's; the two per group are more than the instructions and the iterations of warps that
 //! follow, two each.
 //!
+//! FP8 products of Hopper's warp groups ([`Sums::Cut`]): an instruction adds [`CUT_COLUMNS`] products and the sum before, each cut
+//! to a multiple of [`CUT`] times the largest of them at most (14 bits of a number are kept: DeepSeek-V3 Technical Report, 3.3.2). The
+//! largest is no more than what the terms so far add up to, errors included. So an instruction multiplies the error plus
+//! the terms by `1 + (CUT_COLUMNS + 1) CUT` at most, n instructions by the n-th power of that. Roundings in `f32` follow as
+//! above.
+//!
 //! Lanes without matrix instructions: two roundings per column of a segment (a multiply-add may be
 //! two operations); the segment is a chunk if groups have their own scales, else the whole row. Two
 //! per segment and one for each group of lanes that shares K. Each rounding counts twice, since
@@ -94,6 +100,10 @@ const SEGMENT: usize = 256;
 const MATRIX_COLUMNS: usize = 8;
 /// Columns that one instruction with scaled operands adds up.
 const SCALED_COLUMNS: usize = 128;
+/// Columns that one FP8 instruction of a warp group adds up.
+const CUT_COLUMNS: usize = 32;
+/// What such an instruction cuts of each number, relative to the largest.
+const CUT: f64 = 1.0 / (1u64 << 13) as f64;
 /// Warps and blocks that share a row's K, at most; groups are counted separately.
 const MOST_PARTS: usize = 64;
 
@@ -122,6 +132,8 @@ pub(super) struct RoundingCount {
     pub(super) offset: bool,
     /// What a term may lose by underflow, before later factors.
     underflow: f64,
+    /// What instructions cut of sums, relative to the terms.
+    cut: f64,
 }
 
 impl RoundingCount {
@@ -132,29 +144,46 @@ impl RoundingCount {
         let float = k.min(SEGMENT) + segments + FIXED;
         let underflow = FIXED as f64 * TINY;
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
+        let cut = match sums {
+            Sums::Cut => {
+                let each = (CUT_COLUMNS + 1) as f64 * CUT;
+                (k.div_ceil(CUT_COLUMNS) as f64 * each.ln_1p()).exp_m1()
+            }
+            _ => 0.0,
+        };
         match sums {
-            Sums::Integer => Self { roundings: segments + FIXED, offset: false, underflow },
-            Sums::Float => Self { roundings: float, offset: true, underflow },
+            Sums::Integer => Self { roundings: segments + FIXED, offset: false, underflow, cut },
+            Sums::Float => Self { roundings: float, offset: true, underflow, cut },
             Sums::SplitBf16 => {
                 let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
-                Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
+                Self {
+                    roundings: parts.max(float),
+                    offset: true,
+                    underflow: underflow + flushed,
+                    cut,
+                }
             }
             Sums::Lanes => {
                 let segment = if apart > 1 { LANES_SEGMENT.min(k) } else { k };
                 let steps = 2 * segment + segments + MOST_LANES + FIXED;
                 let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
-                Self { roundings: 2 * steps, offset: true, underflow }
+                Self { roundings: 2 * steps, offset: true, underflow, cut }
             }
             Sums::SplitBf16OddRounding => {
                 let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + segments + FIXED;
-                Self { roundings: parts.max(float), offset: true, underflow: underflow + flushed }
+                Self {
+                    roundings: parts.max(float),
+                    offset: true,
+                    underflow: underflow + flushed,
+                    cut,
+                }
             }
-            Sums::Matrix | Sums::Scaled => {
+            Sums::Matrix | Sums::Scaled | Sums::Cut => {
                 let group = k.div_ceil(groups.max(1));
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
                 let roundings = 2 * instructions + 2 * apart + MOST_PARTS + FIXED;
-                Self { roundings, offset: false, underflow }
+                Self { roundings, offset: false, underflow, cut }
             }
         }
     }
@@ -236,8 +265,9 @@ pub(super) fn bound(
     let rounded = inexact.relative * sizes.terms
         + inexact.absolute * sizes.offsets
         + inexact.unscaled * sizes.factors;
-    let terms = sizes.terms + offsets + sizes.bias + rounded;
-    let sums = roundings / (1.0 - roundings) * terms + rounded;
+    let cut = chain.cut * (sizes.terms + offsets + rounded);
+    let terms = sizes.terms + offsets + sizes.bias + rounded + cut;
+    let sums = roundings / (1.0 - roundings) * terms + rounded + cut;
     let underflow = chain.underflow * (sizes.factors * (1.0 + offset) + 1.0);
     let computed = sums + underflow;
     // The result's own rounding: half a unit in the last place of the type, at its largest possible

@@ -483,7 +483,8 @@ impl Step<'_> {
                     misses += 1;
                     let at = (*expert, at / n, at % n);
                     first = first.or(Some(Mismatch { at, y: *y, reference: sizes.y, bound }));
-                } else if output == F32 || matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Lanes)
+                } else if output == F32
+                    || matches!(sums, Sums::Matrix | Sums::Scaled | Sums::Cut | Sums::Lanes)
                 {
                     summary.share = summary.share.max(share);
                 }

@@ -1,0 +1,74 @@
+//! Codes of 8 bits that warp groups multiply as bytes, and the order that columns of x then have.
+//!
+//! A warp-group instruction reads x from shared memory: position `16 h + 4 t + e` of each 32 bytes of a row belongs to
+//! byte `e` of the registers that lane `(g, t)` has of the half `h` (`target::matrix`). A lane's bytes of the native
+//! layout are of other columns. So the kernel that quantises x writes, at each position, the column that the lane has
+//! there.
+
+use quantloom_dsl::layout::{Component, Recode};
+use quantloom_dsl::{Activation, Code};
+
+use crate::plan::compute::PRODUCTS;
+use crate::plan::{ComputePlan, DequantPlan, Operand, Plan};
+use crate::target::Feature;
+
+/// Columns of a step of a product of bytes.
+pub(super) const STEP: u32 = 32;
+
+/// The product whose lanes and columns warp groups have too.
+const MMA_E4M3: &str = "mma_e4m3";
+/// The native layouts whose bytes a fragment is made of, in the notation of docs/scheme-language.md.
+const WHOLE: &str = "u32 [k:4 | n/8:2, k/4:8, n:8, k, n]";
+const PAIRS: &str = "u32 [k:2, n/8:2 | k/2:16, n:8, k, n]";
+
+/// How a lane's bytes of the native layout become a fragment of A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ByteFragments {
+    /// The lane's own 16 bytes are a fragment, as they are stored.
+    Whole,
+    /// `ldmatrix` distributes words of two columns of two rows: a register has a row's bytes of two words.
+    Pairs,
+}
+
+impl ByteFragments {
+    /// The bytes of a plan's codes, if warp groups of its target multiply these as they are stored; and the product.
+    ///
+    /// Codes are integers that are the operand's elements, or e4m3 that other instructions multiply in 16 bits.
+    pub(super) fn of(plan: &Plan) -> Option<(Self, ComputePlan)> {
+        let Activation::Quantised(quantiser) = &plan.activation else { return None };
+        let DequantPlan { weight, recode, stages, .. } = &plan.dequant;
+        let layout = plan.native.layout.display(Component::Code).to_string();
+        let stored = weight.code.bits() == 8 && *recode == Recode::Keep && weight.offset == 0;
+        if !plan.target.has(Feature::Wgmma) || !stored {
+            return None;
+        }
+        let e4m3 = Operand::E4m3.number();
+        match plan.compute.product.activation {
+            Operand::I8 if stages.is_empty() && layout == WHOLE => {
+                Some((Self::Whole, plan.compute))
+            }
+            Operand::F16 | Operand::Bf16
+                if weight.code == Code::Number(e4m3)
+                    && quantiser.code == e4m3
+                    && plan.dequant.encoding() == (0, 0)
+                    && layout == PAIRS =>
+            {
+                let product = PRODUCTS.iter().find(|product| product.name == MMA_E4M3)?;
+                let compute = ComputePlan { product: *product, exponent: 0, ..plan.compute };
+                Some((Self::Pairs, compute))
+            }
+            _ => None,
+        }
+    }
+
+    /// The column of x at a position of a row of the operand.
+    pub const fn column(self, position: u32) -> u32 {
+        let (step, half) = (position / STEP, position / 16 % 2);
+        let (lane, byte) = (position / 4 % 4, position % 4);
+        let within = match self {
+            Self::Whole => 8 * lane + 4 * half + byte,
+            Self::Pairs => 16 * half + 8 * (byte / 2) + 2 * lane + byte % 2,
+        };
+        step * STEP + within
+    }
+}
