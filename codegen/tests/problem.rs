@@ -2,9 +2,12 @@
 //! products read, the operand of x.
 
 use crate::kernels::products::catalogue;
-use quantloom_codegen::schedule::{GroupParams, MainLoop, Order, ParamKind, Problem};
+use quantloom_codegen::plan::Operand;
+use quantloom_codegen::schedule::{
+    ByteFragments, GroupParams, MainLoop, Order, ParamKind, Problem,
+};
 use quantloom_codegen::target::target;
-use quantloom_dsl::format::Number;
+use quantloom_dsl::format::{F16, Number};
 use quantloom_dsl::parse;
 
 fn params(name: &str, of: Option<GroupParams>) -> Option<String> {
@@ -77,6 +80,31 @@ fn schemes_become_problems() {
         let problem = Problem::new(scheme, activation, target("sm_90a").unwrap(), (1000, 1000));
         let problem = problem.unwrap_or_else(|why| panic!("{name}: {why}"));
         assert_eq!(described(&problem), expected, "{name}");
+    }
+}
+
+/// Which schemes warp groups multiply as bytes that other instructions read otherwise: K is padded to lines of 128 bytes.
+#[test]
+fn bytes_are_multiplied_as_they_are_stored() {
+    let catalogue = catalogue();
+    let of = |name: &str| {
+        let scheme = catalogue.iter().find(|scheme| scheme.name == name).unwrap();
+        let hopper = target("sm_90a").unwrap();
+        let problem = Problem::new(scheme, &scheme.activations[0], hopper, (1000, 1000)).unwrap();
+        let of_warp_groups = problem.of_warp_groups().input;
+        let changed = problem.giving(Number::Float(F16)).unwrap();
+        assert_eq!(changed.of_warp_groups().output, changed.output, "{name}");
+        (of_warp_groups.operand, of_warp_groups.columns, of_warp_groups.fragments)
+    };
+    for name in ["ct_w8a8", "quark_w8a8_int8_tensor_static"] {
+        assert_eq!(of(name), (Operand::I8, 1024, Some(ByteFragments::Whole)), "{name}");
+    }
+    for name in ["ct_fp8", "ct_fp8_dynamic", "modelopt_fp8"] {
+        assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
+    }
+    // Codes of fewer bits, scales of blocks, x in bf16.
+    for name in ["ct_w4a8", "fp8_block", "ct_mxfp8a16", "ct_w8a16"] {
+        assert_eq!(of(name).2, None, "{name}");
     }
 }
 

@@ -46,6 +46,8 @@ fn products(scheme: &Scheme, choices: &str, shapes: &[(u64, u64)], m: &[usize]) 
     };
     let source = JitWithOverrides(choices.parse().unwrap());
     let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
+    // As inexact as FP8 products may be.
+    let simulator = simulator.with_truncated_fp8();
     let device = GpuDevice::new(simulator);
     let suite = Suite { shapes: vec![shape], tokens: m.to_vec(), seeds: vec![3], every: 1 };
     let done = suite.run(scheme, &[&device], &|_| {}).remove(0);

@@ -3,6 +3,7 @@
 use super::{OWN, other, verified};
 use crate::kernels::operand::{Kind, Rows};
 use quantloom_codegen::plan::Operand;
+use quantloom_codegen::schedule::ByteFragments;
 use quantloom_codegen::schedule::activation::ActivationProblem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::Activation;
@@ -114,6 +115,44 @@ fn gathered_columns_are_quantised() {
             let outcome =
                 x.shuffled(padded as usize).check(&scheme, &problem, &verified(&problem, false));
             outcome.unwrap_or_else(|wrong| panic!("{clause}, K = {k}: {wrong}"));
+        }
+    }
+}
+
+/// Bytes in the order of fragments are those in the order of columns, at other places: pads, several blocks a row,
+/// several vectors a thread, a scale a group.
+#[test]
+fn bytes_are_written_in_the_order_of_fragments() {
+    let cases = [
+        ("i8 { scale: own per token }", Operand::I8, ByteFragments::Whole),
+        ("e4m3 { scale: f32 per token }", Operand::E4m3, ByteFragments::Pairs),
+        ("e4m3 { scale: f32 per tensor static }", Operand::E4m3, ByteFragments::Pairs),
+        ("i8 { scale: f32 per 1x128 }", Operand::I8, ByteFragments::Whole),
+        ("e4m3 { scale: f32 per 1x48 }", Operand::E4m3, ByteFragments::Pairs),
+    ];
+    for (clause, operand, fragments) in cases {
+        let scheme = other(clause, "f32");
+        for (k, padded) in [(200, 256), (77, 128), (2056, 2304), (9000, 9088)] {
+            let of = &scheme.activations[0];
+            let (own, hopper) = (Number::Float(BF16), target("sm_90a").unwrap());
+            let shape = (k, padded);
+            let problem =
+                ActivationProblem::new(&scheme, of, own, operand, hopper, shape, false).unwrap();
+            let x =
+                Rows::draw(problem.quantiser(), BF16, k as usize, &[Kind::Plain, Kind::Wide], 1);
+            let written = |problem: &ActivationProblem| {
+                let memory = x.simulate(&verified(problem, true), 3).unwrap().0;
+                memory["operand"].bytes.clone()
+            };
+            let expected = written(&problem);
+            let found = written(&problem.in_fragments(Some(fragments)));
+            let columns = (0..padded).map(|position| fragments.column(position));
+            let columns: Vec<usize> = columns.map(|column| column as usize).collect();
+            let in_fragments = expected
+                .chunks(padded as usize)
+                .flat_map(|row| columns.iter().map(|&column| row[column]).collect::<Vec<u8>>());
+            assert!(found.iter().copied().eq(in_fragments), "{clause}, K = {k}");
+            assert_ne!(found, expected, "{clause}, K = {k}");
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use super::WarpGroupTile;
 use super::shape::scales_weights;
+use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
 
@@ -22,14 +23,20 @@ const PRODUCTS: f64 = 2.6;
 const DEQUANTISED: [f64; 2] = [1.2, 0.7];
 /// The share of dequantisation that is left where scales multiply sums: 9 of 13 instructions.
 const UNSCALED: f64 = 9.0 / 13.0;
+/// The share of dequantisation of codes that are multiplied as bytes: those of fewer bits, e4m3 of which registers
+/// have bytes of two words, and codes as they are stored.
+const BYTES: [f64; 3] = [0.55, 0.3, 0.1];
 /// Microseconds of a segment's end where scales multiply sums: products are waited for.
 const DRAINED: f64 = 0.06;
 /// Bytes of w a microsecond from memory.
 const MEMORY: f64 = 3.9e6;
-/// Bytes of w and x a microsecond from the second level of cache.
-const CACHE: f64 = 8.5e6;
+/// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
+/// 256 tokens.
+const CACHE: f64 = 10.2e6;
 /// Blocks that run at once: multiprocessors of an H200.
 const AT_ONCE: u32 = 132;
+/// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
+const LEAST_STAGES: u32 = 3;
 /// Rows of a tile.
 const ROWS: u32 = 64;
 
@@ -49,13 +56,18 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
     let mut timed: Vec<(f64, Shape)> =
         shapes(problem, tokens).map(|shape| (shape.microseconds(main, tokens), shape)).collect();
     timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    timed.into_iter().find_map(|(_, shape)| {
-        let Shape { tokens: own, groups, row_tiles, splits, exact } = shape;
-        let tile = WarpGroupTile::deepest(problem, own, (groups, row_tiles), (exact, splits))?;
-        // A launch that starts early takes multiprocessors from blocks that wait for a wave.
-        let one_wave = shape.blocks(problem, tokens) <= AT_ONCE.into();
-        Some(WarpGroupTile { programmatic: tile.programmatic && one_wave, ..tile })
-    })
+    let tiles: Vec<WarpGroupTile> = timed
+        .into_iter()
+        .filter_map(|(_, shape)| {
+            let Shape { tokens: own, groups, row_tiles, splits, exact } = shape;
+            let tile = WarpGroupTile::deepest(problem, own, (groups, row_tiles), (exact, splits))?;
+            // A launch that starts early takes multiprocessors from blocks that wait for a wave.
+            let one_wave = shape.blocks(problem, tokens) <= AT_ONCE.into();
+            Some(WarpGroupTile { programmatic: tile.programmatic && one_wave, ..tile })
+        })
+        .collect();
+    let deep = tiles.iter().find(|tile| tile.stages >= LEAST_STAGES);
+    deep.or(tiles.first()).copied()
 }
 
 /// The shapes that the model compares.
@@ -98,7 +110,14 @@ impl Shape {
         let products = PRODUCTS * groups * tiles * f64::from(self.tokens) / 128.0 * bytes / 2.0;
         let [first, each] = DEQUANTISED;
         let exact = self.exact && problem.scales_sums();
-        let share = if exact { UNSCALED } else { 1.0 };
+        let [narrow, pairs, whole] = BYTES;
+        let share = match problem.input.fragments {
+            Some(ByteFragments::Whole) => whole,
+            Some(ByteFragments::Pairs) => pairs,
+            None if problem.sums_integers() => narrow,
+            None if exact => UNSCALED,
+            None => 1.0,
+        };
         let dequantised = (first + each * groups) * tiles * share;
         // They overlap, the better the less equal they are.
         let together = (products.powi(3) + dequantised.powi(3)).cbrt();

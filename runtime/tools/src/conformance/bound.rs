@@ -29,11 +29,11 @@
 //! of a group's; the two per group are more than the instructions and the iterations of warps that
 //! follow, two each.
 //!
-//! FP8 products of Hopper's warp groups ([`Sums::Cut`]): an instruction adds [`CUT_COLUMNS`] products and the sum before, each cut
-//! to a multiple of [`CUT`] times the largest of them at most (14 bits of a number are kept: DeepSeek-V3 Technical Report, 3.3.2). The
-//! largest is no more than what the terms so far add up to, errors included. So an instruction multiplies the error plus
-//! the terms by `1 + (CUT_COLUMNS + 1) CUT` at most, n instructions by the n-th power of that. Roundings in `f32` follow as
-//! above.
+//! FP8 products of Hopper's warp groups ([`Sums::Cut`]): an instruction adds [`CUT_COLUMNS`] products and the sum
+//! before, each cut by less than [`CUT`] times the largest of them (14 bits of a number are kept: DeepSeek-V3
+//! Technical Report, 3.3.2), and cuts the new sum likewise. None of these numbers is more than what the terms so far
+//! add up to, errors included. So an instruction multiplies the terms with their errors by
+//! `1 + (CUT_COLUMNS + 2) CUT` at most, and n instructions by the n-th power. Roundings in `f32` follow as above.
 //!
 //! Lanes without matrix instructions: two roundings per column of a segment (a multiply-add may be
 //! two operations); the segment is a chunk if groups have their own scales, else the whole row. Two
@@ -146,7 +146,7 @@ impl RoundingCount {
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
         let cut = match sums {
             Sums::Cut => {
-                let each = (CUT_COLUMNS + 1) as f64 * CUT;
+                let each = (CUT_COLUMNS + 2) as f64 * CUT;
                 (k.div_ceil(CUT_COLUMNS) as f64 * each.ln_1p()).exp_m1()
             }
             _ => 0.0,
