@@ -102,8 +102,12 @@ fn bytes_are_multiplied_as_they_are_stored() {
     for name in ["ct_fp8", "ct_fp8_dynamic", "modelopt_fp8"] {
         assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
     }
-    // Codes of fewer bits, scales of blocks, x in bf16.
-    for name in ["ct_w4a8", "fp8_block", "ct_mxfp8a16", "ct_w8a16"] {
+    // With scales of groups of x, these are whole vectors of four.
+    for name in ["fp8_block", "ct_fp8_block"] {
+        assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
+    }
+    // Codes of fewer bits, x in bf16, groups shorter than a line.
+    for name in ["ct_w4a8", "ct_mxfp8a16", "ct_w8a16", "ct_mxfp8"] {
         assert_eq!(of(name).2, None, "{name}");
     }
 }

@@ -122,7 +122,7 @@ fn tiles_assemble() {
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
     for (of, scheme) in
-        ["sym", "halves", "asym", "bias", "integers", "e4m3"].into_iter().enumerate()
+        ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks"].into_iter().enumerate()
     {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let all = WarpGroupTile::candidates(&problem, 256);

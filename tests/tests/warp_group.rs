@@ -30,7 +30,15 @@ const SUPPORTED: &[&str] = &[
     "quark_w8a8_int8_tensor",
     "ct_fp8_dynamic",
     "modelopt_fp8",
+    "fp8_block",
+    "ct_fp8_block",
 ];
+
+/// Tiles of eight tokens, whose blocks have all of K.
+const EIGHT_TOKENS: &str =
+    "use warp_group; warp_group(tokens=8, groups=1, stages=4, parts=1, splits=1)";
+/// Tiles of which two blocks share K.
+const TWO_BLOCKS: &str = "use warp_group; warp_group(tokens=32, groups=2, splits=2)";
 
 /// What a refusal says.
 const UNSUPPORTED: &[&str] = &["no schedule on sm_90a handles", "no block of a warp_group product"];
@@ -85,22 +93,38 @@ fn multiply<'s>(
 fn each_kind_of_scheme_multiplies() {
     let schemes: Vec<&Scheme> =
         SUPPORTED.iter().map(|name| quantloom_kernels::scheme(name).unwrap()).collect();
-    multiply(
-        schemes,
-        "use warp_group; warp_group(tokens=8, groups=1, stages=4, parts=1, splits=1)",
-        (SHAPES[0], &[9]),
-    );
+    multiply(schemes, EIGHT_TOKENS, (SHAPES[0], &[9]));
+}
+
+/// Scales of x along K, of groups as long as a k-tile and longer, beside scales of w of blocks of rows, of rows, of
+/// channels; blocks of rows that are shorter than a tile of rows; x without scales; a row of scales that is padded.
+#[test]
+fn scales_along_k_multiply() {
+    let cases = [
+        ("scale: f32 per 128x128", "e4m3 { scale: f32 per 1x128 }", (136, 1160)),
+        ("scale: f32 per 16x256", "e4m3 { scale: f32 per 1x128 }", (72, 640)),
+        ("scale: f32 per 1x128", "e4m3 { scale: f32 per 1x256 }", (136, 1160)),
+        ("scale: f32 per channel", "e4m3 { scale: f32 per 1x256 }", (72, 1160)),
+        ("scale: f32 per 128x128", "bf16", (136, 1160)),
+    ];
+    for ((w, x, shape), choices) in
+        cases.into_iter().zip([EIGHT_TOKENS, TWO_BLOCKS].into_iter().cycle())
+    {
+        let text = format!("blocks {{ weight: e4m3, {w}, pack: [k, n], activation: {x} }}");
+        let scheme = quantloom_dsl::parse(&text).unwrap();
+        let (right, why) = products(&scheme, choices, &[shape], &[19]);
+        assert!(right > 0, "{text}: {why}");
+    }
 }
 
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn the_catalogue_multiplies() {
-    let two_parts = "use warp_group; warp_group(tokens=32, groups=2, splits=2)";
     let cases: [(&str, (_, &[usize])); 4] = [
         ("use warp_group", (SHAPES[0], &[17])),
         ("use warp_group", (SHAPES[1], &[3, 70])),
-        (two_parts, (SHAPES[0], &[17])),
-        (two_parts, (SHAPES[1], &[3, 70])),
+        (TWO_BLOCKS, (SHAPES[0], &[17])),
+        (TWO_BLOCKS, (SHAPES[1], &[3, 70])),
     ];
     for (choices, of) in Share::new(1, 3).of(cases) {
         multiply(quantloom_kernels::catalogue(), choices, of);

@@ -5,8 +5,12 @@ use quantloom_dsl::Activation;
 use super::activation::common_group;
 use super::byte_fragments::ByteFragments;
 use crate::ir::Word;
+use crate::plan::native::SHARED_BYTES;
 use crate::plan::{Operand, Plan};
 use crate::target::Class;
+
+/// Scales of x, in f32, of a vector of 16 bytes.
+pub(super) const VECTOR_SCALES: u32 = 4;
 
 /// x as a product reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,17 @@ impl Input {
         let prepared = scale.is_some() || changes || !whole || by_lanes;
         let columns = if prepared { k.next_multiple_of(k_tile) } else { k };
         Self { operand, columns, prepared, scale, codes, fragments: None }
+    }
+
+    /// The same with rows that end with whole lines of 128 bytes of K columns; if groups of columns have scales, with
+    /// whole vectors of 16 bytes of these too: what tensor copies move.
+    pub(super) fn in_lines(self, k: u32) -> Self {
+        let line = SHARED_BYTES * 8 / self.operand.stored_bits();
+        let whole = match self.scale.and_then(InputScale::columns) {
+            Some(columns) => (VECTOR_SCALES * columns).max(line),
+            None => line,
+        };
+        Self { columns: k.next_multiple_of(whole), ..self }
     }
 
     /// Bytes of this number of columns of a row.

@@ -16,7 +16,7 @@ use super::byte_fragments::ByteFragments;
 use super::chunk::tile_words;
 use super::dequantise::writable;
 use super::group_params::GroupParams;
-use super::input::Input;
+use super::input::{Input, InputScale};
 use super::mapping::{MainLoop, Mapping, lane_words};
 use super::shader;
 use super::stack::Stack;
@@ -154,19 +154,21 @@ impl Problem {
         let (fragments, compute) = ByteFragments::of(&self.plan)?;
         let operand = compute.product.activation;
         let mut plan = Plan { compute, ..self.plan.clone() };
-        let input = Input { operand, fragments: Some(fragments), ..self.input };
+        let of_bytes = Input { operand, fragments: Some(fragments), ..self.input };
+        let input = of_bytes.in_lines(self.k);
         if fragments == ByteFragments::Whole {
             return Some(Self { plan, input, ..self.clone() });
-        }
-        // The layout of group parameters follows from the k-tile of the other instructions.
-        if self.scale.or(self.zero).or(self.correction).is_some() {
-            return None;
         }
         plan.dequant.stages.clear();
         plan.dequant.operand = operand;
         let mapping = Mapping::of_lanes(&plan.compute.product, SHARED_BYTES)?;
-        let input = Input { columns: self.k.next_multiple_of(SHARED_BYTES), ..input };
-        Some(Self { plan, input, mapping, ..self.clone() })
+        let this = Self { plan, input, mapping, ..self.clone() };
+        // One buffer of scales serves all schedules; its layout follows from the k-tile.
+        let same = |of: &GroupParams| {
+            of.layout(self) == of.layout(&this) && of.words(self) == of.words(&this)
+        };
+        let of_sums = this.scale.is_none() || this.scales_sums() && this.scale.iter().all(same);
+        (of_sums && this.zero.or(this.correction).is_none()).then_some(this)
     }
 
     /// The same product as warp groups multiply it.
@@ -288,6 +290,13 @@ impl Problem {
     pub fn scales_sums(&self) -> bool {
         let by_instruction = self.plan.compute.product.scaling().is_some();
         self.scale.is_some() && self.plan.scale.folded.is_none() && !by_instruction
+    }
+
+    /// Whether scales of w or of x multiply the sums of segments.
+    pub fn scales_segments(&self) -> bool {
+        let by_instruction = self.plan.compute.product.scaling().is_some();
+        let of_x = self.input.scale.and_then(InputScale::columns).is_some();
+        self.scales_sums() || of_x && !by_instruction
     }
 
     /// Refuses programmatic dependent launch on a target without that feature.

@@ -195,10 +195,11 @@ pub enum WarpGroupLimit {
     /// Zero points that are a term of the sum of x.
     #[error("zero-point corrections")]
     Corrections,
-    /// Numbers of groups of several rows, or of fewer bytes than a tensor copy moves.
-    #[error("numbers of blocks of rows")]
+    /// Group parameters of fewer bytes than a tensor copy moves, or of blocks of rows that are shorter than a k-tile or
+    /// apply to weights.
+    #[error("group parameters of blocks of rows")]
     RowBlocks,
-    /// Scales of groups of x.
+    /// Scales of groups of x that are no whole k-tiles, or whose rows are no multiple of 16 bytes.
     #[error("scales of groups of x")]
     InputGroups,
     /// y in f32.

@@ -7,7 +7,7 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
 /// Symmetric int4 in groups of 128, with zero points, in groups of 64, and with a bias; int8; int8 and e4m3
-/// on both sides, a scale a row.
+/// on both sides, a scale a row; e4m3 in blocks on both sides.
 pub const SCHEMES: &[(&str, &str)] = &[
     (
         "sym",
@@ -31,6 +31,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
     (
         "e4m3",
         "e4m3 { weight: e4m3, scale: f32 per channel, pack: [k, n], activation: e4m3 { scale: f32 per token }, \
+         output: bf16 }",
+    ),
+    (
+        "blocks",
+        "blocks { weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }, \
          output: bf16 }",
     ),
     (

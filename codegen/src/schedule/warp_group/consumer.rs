@@ -85,7 +85,7 @@ pub(super) fn consume(
     let first = b.mad(group, block.tile.row_tiles * group_warps, in_group);
     let rows = WarpRows { group, warp: in_group, lane, first };
     let weights = Weights::declare(b, block, (stages, table), &rows);
-    let sums = Sums::declare(b, block);
+    let sums = Sums::declare(b, (block, stages), &rows);
     let batches = Batches::new(block);
     let first_lane = b.equal(lane, 0u32);
 
@@ -93,16 +93,17 @@ pub(super) fn consume(
     let cursor = ring.cursor(b);
     ring.wait(b, cursor.place());
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
-        weights.load(b, block, (cursor.place().stage, chunk));
+        weights.load(b, block, (start, cursor.place().stage, chunk));
     }
+    sums.reach(b, block.main, (start, cursor.place().stage));
     let before = b.variable("before", Type::U32, Uniformity::WarpGroup);
     b.set(before, 0u32);
-    b.for_each(start, end, 1u32, "number", |b, number| {
+    b.for_each(start, end, 1u32, "number", |b, k_tile| {
         let place = cursor.place();
         let next = ring.after(b, place);
-        let follows = b.add(number, 1u32);
-        let follows = b.less(follows, end);
-        let read = b.less(start, number);
+        let later = b.add(k_tile, 1u32);
+        let follows = b.less(later, end);
+        let read = b.less(start, k_tile);
         let read = b.both(read, first_lane);
         let x = stages.x.of_stage(b, place.stage).index;
         let mut by_row = weights.by_row(b);
@@ -119,7 +120,7 @@ pub(super) fn consume(
                 b.push(wait.clone());
             }
             for chunk in due(false) {
-                weights.load(b, block, (place.stage, chunk));
+                weights.load(b, block, (k_tile, place.stage, chunk));
             }
             let early = due(true);
             if !early.is_empty() {
@@ -128,7 +129,7 @@ pub(super) fn consume(
                         ring.wait(b, next);
                     }
                     for chunk in early {
-                        weights.load(b, block, (next.stage, chunk));
+                        weights.load(b, block, (later, next.stage, chunk));
                     }
                 });
                 waited = true;
@@ -148,7 +149,7 @@ pub(super) fn consume(
                     if batch.len() == batches.size as usize {
                         let first = number * batches.size;
                         if let Some(segment) = sums.begins(first) {
-                            sums.begin(b, &scales[segment as usize]);
+                            sums.begin(b, scales.get(segment as usize));
                         }
                         multiply(b, block, (stages, x), (&batch, first), &sums);
                         after(b, number);
@@ -158,6 +159,7 @@ pub(super) fn consume(
                 });
             }
         }
+        sums.reach(b, block.main, (k_tile, place.stage));
         b.set(before, place.stage);
         cursor.move_to(b, next);
     });

@@ -73,7 +73,7 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
 /// The shapes that the model compares.
 fn shapes(problem: &Problem, tokens: u32) -> impl Iterator<Item = Shape> {
     let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
-    let exact = match (scales_weights(problem), problem.scales_sums()) {
+    let exact = match (scales_weights(problem), problem.scales_segments()) {
         (true, false) => &[false][..],
         (true, true) => &[false, true],
         (false, _) => &[true],
@@ -109,7 +109,7 @@ impl Shape {
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
         let products = PRODUCTS * groups * tiles * f64::from(self.tokens) / 128.0 * bytes / 2.0;
         let [first, each] = DEQUANTISED;
-        let exact = self.exact && problem.scales_sums();
+        let exact = self.exact && problem.scales_segments();
         let [narrow, pairs, whole] = BYTES;
         let share = match problem.input.fragments {
             Some(ByteFragments::Whole) => whole,

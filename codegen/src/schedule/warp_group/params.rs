@@ -2,11 +2,14 @@
 //!
 //! Columns come in order, so that every lane needs all groups of a k-tile, also where the native layout
 //! distributes them over the lanes of a row ([`GroupParams::in_order`]).
+//!
+//! A scale of a block of rows is one number a k-tile for all rows of a warp, in a buffer that holds little: a warp
+//! reads it there, with the words of the stage.
 
 use super::Block;
 use super::stage::{ParamPart, Stages};
 use super::weights::{WarpRows, step_of};
-use crate::ir::{Builder, Cache, Operand, Reg, Type, Uniformity};
+use crate::ir::{Address, Binary, BufferId, Builder, Cache, Operand, Reg, Type, Uniformity, Width};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::dequantise::{ByRow, Scales, Zeros};
 use crate::schedule::group_params::GroupParams;
@@ -15,8 +18,40 @@ use crate::schedule::mapping::MainLoop;
 /// A warp's group parameters of a k-tile.
 pub(super) struct Params<'s> {
     kinds: Vec<Param<'s>>,
+    /// The scale of the block of rows, if several rows share one.
+    of_rows: Option<ScaleOfRows>,
     /// Whether scales multiply sums.
     exact: bool,
+}
+
+/// A scale that all rows of a warp share.
+struct ScaleOfRows {
+    of: GroupParams,
+    buffer: BufferId,
+    /// The first word of the warp's block of rows.
+    first: Operand,
+    /// The word of the k-tile.
+    word: Vec<Reg>,
+}
+
+impl ScaleOfRows {
+    fn declare(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Option<Self> {
+        let problem = block.main.problem;
+        let (of, buffer) = problem.scale.filter(|of| of.rows > 1).zip(block.io.scale)?;
+        let tile = b.mad(block.row_block, block.native_tiles(), rows.first);
+        // Rows beyond N are not stored.
+        let tile = b.binary(Binary::Min, tile, problem.row_tiles() - 1);
+        let first = of.tile_word(b, problem, tile);
+        let word = b.array("scale_of_rows", Type::U32, 1, Uniformity::Varying);
+        Some(Self { of, buffer, first, word })
+    }
+
+    /// Loads the word of k-tile `number`.
+    fn load(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
+        let word = self.of.k_tile_word(b, main, number);
+        let from = Address::new(self.buffer, b.add(self.first, word));
+        b.load_into(&self.word, from, Width::B32, None, Cache::Constant);
+    }
 }
 
 struct Param<'s> {
@@ -48,14 +83,24 @@ impl<'s> Params<'s> {
             let at = b.add(first, word);
             Param { part, of, at, shift: of.lane_shift(b, main, rows.lane), words }
         });
-        Self { kinds: kinds.collect(), exact: block.tile.exact }
+        let kinds = kinds.collect();
+        let of_rows = ScaleOfRows::declare(b, block, rows);
+        Self { kinds, of_rows, exact: block.tile.exact }
     }
 
-    /// Loads the words of a stage.
-    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, stage: Operand) {
+    /// Loads the words of a stage, which has k-tile `number`.
+    pub(super) fn load(
+        &self,
+        b: &mut Builder,
+        block: &Block<'_>,
+        (number, stage): (Operand, Operand),
+    ) {
+        if let Some(scale) = &self.of_rows {
+            scale.load(b, block.main, number);
+        }
         for Param { part, of, at, words, .. } in &self.kinds {
             let stage = part.part.of_stage(b, stage);
-            let from = crate::ir::Address { index: b.add(stage.index, *at), ..stage };
+            let from = Address { index: b.add(stage.index, *at), ..stage };
             let apart = block.group_warps() * of.tile_words(block.main.problem);
             for (tile, words) in (0..).zip(words) {
                 for (first, count) in loads(words.len() as u32) {
@@ -68,8 +113,11 @@ impl<'s> Params<'s> {
     }
 
     /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows in its first tile;
-    /// none if scales multiply weights.
+    /// none if scales multiply weights. Rows that share a scale have one.
     pub(super) fn scales_of_sums(&self, b: &mut Builder, main: &MainLoop<'_>) -> Vec<Vec<Operand>> {
+        if let Some(ScaleOfRows { of, word, .. }) = &self.of_rows {
+            return vec![of.values(b, 1, (word, None), 0, main.problem.exponent())];
+        }
         let mut kinds = self.kinds.iter().filter(|kind| Some(kind.part.of) == main.problem.scale);
         let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {
             return Vec::new();

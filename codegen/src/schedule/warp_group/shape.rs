@@ -1,7 +1,7 @@
 //! The free choices of a warp-group kernel, and what the schedule supports.
 
 use super::consumer::Batches;
-use super::stage::{kinds, stage_bytes};
+use super::stage::{groups_of_x, kinds, stage_bytes};
 use super::{exchange, model, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
@@ -9,7 +9,7 @@ use crate::plan::{DequantPlan, Operand};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
-use crate::schedule::input::InputScale;
+use crate::schedule::input::{InputScale, VECTOR_SCALES};
 use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
@@ -124,7 +124,10 @@ impl Schedule for WarpGroupTile {
                         && problem.input.bytes(main.k_tile() / 2).is_multiple_of(SHARED_BYTES),
                 ChoiceRule::Parts,
             ),
-            (!self.exact || problem.scales_sums() && self.row_tiles == 1, ChoiceRule::ExactRows),
+            (
+                !self.exact || problem.scales_segments() && self.row_tiles == 1,
+                ChoiceRule::ExactRows,
+            ),
             (
                 !self.exact || main.segment_steps().is_multiple_of(self.batch),
                 ChoiceRule::ExactBatches,
@@ -186,8 +189,16 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
     let problem = main.problem;
     let target = problem.target();
     let (native, gpu) = (&problem.plan.native, target.gpu);
-    let by_lanes =
-        |of: GroupParams| of.rows == 1 && of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
+    let copied = |of: GroupParams| of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
+    // A warp reads the number of its rows for each k-tile.
+    let read = |of: &GroupParams| {
+        of.rows == 1 || problem.scales_sums() && of.columns.is_multiple_of(main.k_tile())
+    };
+    let of_x = problem.input.scale.and_then(InputScale::columns);
+    let whole = |columns: u32| {
+        let groups = groups_of_x(main).unwrap_or(VECTOR_SCALES);
+        columns.is_multiple_of(main.k_tile()) && groups.is_multiple_of(VECTOR_SCALES)
+    };
     let facts = [
         (
             target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()),
@@ -206,8 +217,8 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         ),
         (main.segment().is_multiple_of(native.columns), WarpGroupLimit::ShortGroups),
         (problem.correction.is_none(), WarpGroupLimit::Corrections),
-        (kinds(main).all(by_lanes), WarpGroupLimit::RowBlocks),
-        (!matches!(problem.input.scale, Some(InputScale::Columns(_))), WarpGroupLimit::InputGroups),
+        (kinds(main).all(copied) && problem.scale.iter().all(read), WarpGroupLimit::RowBlocks),
+        (of_x.is_none_or(whole), WarpGroupLimit::InputGroups),
         (store::half_of(problem.output).is_some(), WarpGroupLimit::Output),
         (problem.n.is_multiple_of(8), WarpGroupLimit::OutputRows),
     ];
@@ -242,18 +253,20 @@ fn element(problem: &Problem) -> Option<Element> {
     }
 }
 
-/// Whether scales of groups can multiply weights with one rounding: bf16 has the range of f32, so that no
+/// Whether all scales of groups can multiply weights, with one rounding: bf16 has the range of f32, so that no
 /// scaled weight overflows, and what underflows is as small as in f32.
 pub(super) fn scales_weights(problem: &Problem) -> bool {
     let bf16 = problem.half() == Some(Half::Bf16);
-    !problem.scales_sums() || bf16 && problem.scale.is_none_or(|scale| scale.number == NUMBER_BF16)
+    let of_w = problem.scale.is_none_or(|scale| scale.number == NUMBER_BF16);
+    let of_x = problem.input.scale.and_then(InputScale::columns).is_some();
+    !problem.scales_segments() || bf16 && of_w && !of_x
 }
 
 impl WarpGroupTile {
     /// The tiles of this size with each place of scales and each number of blocks that split K, the preferred
     /// ones first.
     fn variants(problem: &Problem, tokens: u32, block: (u32, u32)) -> Vec<Self> {
-        let exact = match (scales_weights(problem), problem.scales_sums()) {
+        let exact = match (scales_weights(problem), problem.scales_segments()) {
             (true, false) => &[false][..],
             (true, true) => &[false, true],
             (false, _) => &[true],

@@ -4,7 +4,8 @@
 //! after another:
 //! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B;
 //! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
-//! - parameters: the words of each native tile, as they are.
+//! - parameters: the words of each native tile, as they are;
+//! - scales of x that change along K: of each token the vector of four groups that has the k-tile's.
 
 use super::Block;
 use crate::ir::{
@@ -13,6 +14,7 @@ use crate::ir::{
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, tile_words};
 use crate::schedule::group_params::GroupParams;
+use crate::schedule::input::{InputScale, VECTOR_SCALES};
 use crate::schedule::mapping::MainLoop;
 
 /// Words of a line of 128 bytes.
@@ -41,27 +43,46 @@ pub(super) struct Stages {
     pub(super) x: Part,
     pub(super) codes: Part,
     pub(super) params: Vec<ParamPart>,
+    /// The scales of x that change along K.
+    pub(super) x_scales: Option<Part>,
 }
 
-/// The group parameters that a product reads, in the order of [`Stages::params`].
+/// 32-bit words of the parts of a stage.
+struct Words {
+    x: u32,
+    codes: u32,
+    /// Of each group parameter.
+    params: Vec<u32>,
+    x_scales: Option<u32>,
+}
+
+/// The group parameters that a stage holds, in the order of [`Stages::params`]: those of single rows.
 pub(super) fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
-    [main.problem.scale, main.problem.zero].into_iter().flatten()
+    [main.problem.scale, main.problem.zero].into_iter().flatten().filter(|of| of.rows == 1)
 }
 
-/// 32-bit words of a stage: of x, of codes, and of each group parameter, for so many tokens and native tiles;
-/// a k-tile is `parts` stages.
-fn words(main: &MainLoop<'_>, (tokens, parts): (u32, u32), tiles: u32) -> (u32, u32, Vec<u32>) {
-    let x = main.problem.input.bytes(main.k_tile() / parts) / 4 * tokens;
-    let codes = tiles * main.k_tile_chunks() / parts * chunk_words(main.problem);
-    // Boxes begin at lines.
-    let params = kinds(main).map(|of| (tiles * of.tile_words(main.problem)).next_multiple_of(LINE));
-    (x, codes, params.collect())
+/// Groups of columns of x with a scale each, if k-tiles have scales.
+pub(super) fn groups_of_x(main: &MainLoop<'_>) -> Option<u32> {
+    let input = &main.problem.input;
+    input.scale.and_then(InputScale::columns).and(input.groups())
+}
+
+impl Words {
+    /// For so many tokens and native tiles; a k-tile is `parts` stages.
+    fn of(main: &MainLoop<'_>, (tokens, parts): (u32, u32), tiles: u32) -> Self {
+        let x = main.problem.input.bytes(main.k_tile() / parts) / 4 * tokens;
+        let codes = tiles * main.k_tile_chunks() / parts * chunk_words(main.problem);
+        // Boxes begin at lines.
+        let param = |of: GroupParams| (tiles * of.tile_words(main.problem)).next_multiple_of(LINE);
+        let params = kinds(main).map(param).collect();
+        Self { x, codes, params, x_scales: groups_of_x(main).map(|_| VECTOR_SCALES * tokens) }
+    }
 }
 
 /// Bytes of a stage.
 pub(super) fn stage_bytes(main: &MainLoop<'_>, tile: (u32, u32), tiles: u32) -> u32 {
-    let (x, codes, params) = words(main, tile, tiles);
-    4 * (x + codes + params.iter().sum::<u32>())
+    let Words { x, codes, params, x_scales } = Words::of(main, tile, tiles);
+    4 * (x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0))
 }
 
 impl Stages {
@@ -69,7 +90,8 @@ impl Stages {
         let (main, tile, io) = (block.main, block.tile, block.io);
         let (problem, tiles) = (main.problem, block.native_tiles());
         let fixed = Extent::Constant;
-        let (x_words, code_words, param_words) = words(main, (tile.tokens, tile.parts), tiles);
+        let Words { x: x_words, codes: code_words, params: param_words, x_scales } =
+            Words::of(main, (tile.tokens, tile.parts), tiles);
         let shared = |b: &mut Builder, name: &str, words: u32, layout: &str, align: u32| {
             let layout = format!("{} stages of {layout}", tile.stages);
             b.shared_block(name, Word::U32, tile.stages * words, &layout, align, None)
@@ -105,7 +127,9 @@ impl Stages {
         let ring = shared(b, "w_stages", code_words, layout, SWIZZLE_BYTES);
         let codes = Part { block: ring, words: code_words, map, bytes: 4 * code_words };
 
-        let buffers = [io.scale, io.zero].into_iter().flatten();
+        let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
+        let scale = io.scale.filter(|_| staged(problem.scale));
+        let buffers = [scale, io.zero.filter(|_| staged(problem.zero))].into_iter().flatten();
         let params = kinds(main).zip(buffers).zip(param_words).enumerate();
         let params = params.map(|(number, ((of, buffer), words))| {
             let tile_words = of.tile_words(problem);
@@ -124,13 +148,27 @@ impl Stages {
             ParamPart { of, part }
         });
         let params = params.collect();
-        Self { x, codes, params }
+        let x_scales = x_scales.zip(io.x_scale).zip(groups_of_x(main));
+        let x_scales = x_scales.map(|((words, buffer), groups)| {
+            let map = b.tensor(TensorMap {
+                name: "x_scale_map".to_owned(),
+                buffer,
+                extents: vec![fixed(groups), Extent::Parameter(io.m)],
+                strides: vec![fixed(1), fixed(groups)],
+                tile: vec![VECTOR_SCALES, tile.tokens],
+                swizzle: Swizzle::None,
+            });
+            let ring = shared(b, "x_scale_stages", words, "f32 [group, token]", SHARED_BYTES);
+            Part { block: ring, words, map, bytes: 4 * words }
+        });
+        Self { x, codes, params, x_scales }
     }
 
     /// Bytes that the copies of a stage bring.
     pub(super) fn bytes(&self) -> u32 {
-        let params = self.params.iter().map(|param| param.part.bytes);
-        self.x.bytes + self.codes.bytes + params.sum::<u32>()
+        let params = self.params.iter().map(|param| &param.part);
+        let all = [&self.x, &self.codes].into_iter().chain(params).chain(&self.x_scales);
+        all.map(|part| part.bytes).sum()
     }
 
     /// Starts the copies of the weights of stage `number` of all of K.
@@ -170,7 +208,19 @@ impl Stages {
             let offset = line * block.tile.tokens * LINE;
             self.x.copy(b, (vec![column, token], stage, offset), barrier);
         }
+        if let Some(scales) = &self.x_scales {
+            let group = group_of_x(b, main, number);
+            let vector = b.div(group, VECTOR_SCALES);
+            let first = b.mul(vector, VECTOR_SCALES);
+            scales.copy(b, (vec![first, token], stage, 0), barrier);
+        }
     }
+}
+
+/// The group of columns of x that contains k-tile `number`.
+pub(super) fn group_of_x(b: &mut Builder, main: &MainLoop<'_>, number: Operand) -> Operand {
+    let columns = main.problem.input.scale.and_then(InputScale::columns).unwrap_or(1);
+    b.div(number, (columns / main.k_tile()).max(1))
 }
 
 /// Columns of x in a line.

@@ -2,38 +2,51 @@
 //!
 //! Scales that multiply weights leave nothing else to do. Scales of sums, which are exact, need the sum of each
 //! segment alone: it starts from zero, and is complete before its scale multiplies it. The first batch
-//! of the next segment is dequantised before that wait.
+//! of the next segment is dequantised before that wait. Scales of x that change along K are read from the segment's
+//! stage then, which is released later.
 //!
 //! Integer products have integer sums: of all columns, converted at the end; or of a segment, which starts at the bits
 //! of a float whose spacing is 1, so that its bits are a float (`schedule::sums`).
 
+use std::collections::BTreeMap;
+
 use super::Block;
+use super::stage::Stages;
+use super::token_scales::TokenScales;
+use super::weights::WarpRows;
 use crate::ir::{Accumulator, Builder, Op, Operand, Reg, Ternary, Type, Unary, Uniformity};
 use crate::schedule::lanes::LaneMap;
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::MAGIC;
 
 /// The sums of a warp group.
-pub(super) struct Sums {
+pub(super) struct Sums<'s> {
     /// Per tile of rows.
     total: Vec<Vec<Reg>>,
-    segment: Option<Segment>,
+    segment: Option<Segment<'s>>,
     /// If sums are integers, what a unit of them is worth.
     unit: Option<f32>,
 }
 
 /// The sums of a segment of the only tile of rows.
-struct Segment {
+struct Segment<'s> {
     registers: Vec<Reg>,
-    /// The scales of the lane's rows.
+    /// The scales of the lane's rows; one if all rows share it, none if there are none.
     scales: Vec<Reg>,
-    /// For each register the number of its row among the lane's.
-    rows: Vec<usize>,
+    /// The scales of the lane's tokens.
+    tokens: Option<TokenScales<'s>>,
+    /// For each register the numbers of its row and its token among the lane's.
+    places: Vec<[usize; 2]>,
     /// Steps of the product.
     steps: u32,
 }
 
-impl Sums {
-    pub(super) fn declare(b: &mut Builder, block: &Block<'_>) -> Self {
+impl<'s> Sums<'s> {
+    pub(super) fn declare(
+        b: &mut Builder,
+        (block, stages): (&Block<'_>, &'s Stages),
+        rows: &WarpRows,
+    ) -> Self {
         let count = block.product.registers(b.warp_size())[2];
         let problem = block.main.problem;
         let unit = problem.sums_integers().then(|| 2f32.powi(-problem.plan.dequant.encoding().1));
@@ -52,12 +65,20 @@ impl Sums {
                 Some(_) => integers(b, "of_segment", MAGIC.to_bits()),
                 None => b.zeros("of_segment", count),
             };
-            let len = lanes.d.rows.len;
-            let scales = b.array("scale", Type::F32, len, Uniformity::Varying);
+            let len = match problem.scale {
+                None => 0,
+                Some(of) if of.rows > 1 => 1,
+                Some(_) => lanes.d.rows.len,
+            };
+            let scales = match len {
+                0 => Vec::new(),
+                _ => b.array("scale", Type::F32, len, Uniformity::Varying),
+            };
             // The first of all segments comes after one of zeros.
             scales.iter().for_each(|&scale| b.set(scale, 0.0f32));
-            let rows = lanes.d.registers.iter().map(|&[row, _]| row).collect();
-            Segment { registers, scales, rows, steps: block.main.segment_steps() }
+            let tokens = TokenScales::declare(b, stages, &lanes, rows.lane);
+            let places = lanes.d.registers;
+            Segment { registers, scales, tokens, places, steps: block.main.segment_steps() }
         });
         Self { total, segment, unit }
     }
@@ -69,11 +90,23 @@ impl Sums {
     }
 
     /// Adds the segment before, and begins one with these scales of the lane's rows.
-    pub(super) fn begin(&self, b: &mut Builder, scales: &[Operand]) {
+    pub(super) fn begin(&self, b: &mut Builder, scales: Option<&Vec<Operand>>) {
         let Some(segment) = &self.segment else { return };
         self.add(b, segment);
-        for (&own, &scale) in segment.scales.iter().zip(scales) {
+        for (&own, &scale) in segment.scales.iter().zip(scales.into_iter().flatten()) {
             b.set(own, scale);
+        }
+    }
+
+    /// Segments that are added later are those of k-tile `number`, which is in this stage.
+    pub(super) fn reach(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        (number, stage): (Operand, Operand),
+    ) {
+        if let Some(tokens) = self.segment.as_ref().and_then(|segment| segment.tokens.as_ref()) {
+            tokens.reach(b, main, (number, stage));
         }
     }
 
@@ -107,10 +140,21 @@ impl Sums {
     }
 
     /// sums += scale * segment, once its products are complete.
-    fn add(&self, b: &mut Builder, segment: &Segment) {
+    fn add(&self, b: &mut Builder, segment: &Segment<'_>) {
+        let tokens = segment.tokens.as_ref().map(|tokens| tokens.read(b));
         b.push(Op::MatrixWait { pending: 0 });
         let total = self.total.iter().flatten();
-        for ((&sum, &part), &row) in total.zip(&segment.registers).zip(&segment.rows) {
+        let mut scales: BTreeMap<[usize; 2], Operand> = BTreeMap::new();
+        for ((&sum, &part), &[row, token]) in total.zip(&segment.registers).zip(&segment.places) {
+            let row = row.min(segment.scales.len().saturating_sub(1));
+            let scale = *scales.entry([row, token]).or_insert_with(|| {
+                match (segment.scales.get(row), &tokens) {
+                    (Some(&of_row), Some(tokens)) => b.mul_f32(of_row, tokens[token]),
+                    (Some(&of_row), None) => of_row.into(),
+                    (None, Some(tokens)) => tokens[token],
+                    (None, None) => 1f32.into(),
+                }
+            });
             let value = match self.unit {
                 Some(unit) => {
                     let bits = b.unary(Unary::AsF32, part);
@@ -118,7 +162,7 @@ impl Sums {
                 }
                 None => part.into(),
             };
-            b.accumulate(sum, segment.scales[row], value);
+            b.accumulate(sum, scale, value);
             if self.unit.is_some() {
                 b.set(part, MAGIC.to_bits());
             }

@@ -84,8 +84,14 @@ impl<'p, 's> Weights<'p, 's> {
         Self { main, codes, at, planes, plane, group, words, as_stored, params, table }
     }
 
-    /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
-    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
+    /// Loads the words of a chunk of a stage, which has k-tile `number`; with the first chunk also the group
+    /// parameters.
+    pub(super) fn load(
+        &self,
+        b: &mut Builder,
+        block: &Block<'_>,
+        (number, stage, chunk): (Operand, Operand, u32),
+    ) {
         let first = self.codes.of_stage(b, stage);
         let plane = chunk * self.planes;
         let both = plane..plane + self.planes.min(2);
@@ -105,7 +111,7 @@ impl<'p, 's> Weights<'p, 's> {
             }
         }
         if chunk == 0 {
-            self.params.load(b, block, stage);
+            self.params.load(b, block, (number, stage));
         }
     }
 

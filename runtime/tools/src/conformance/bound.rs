@@ -33,7 +33,8 @@
 //! before, each cut by less than [`CUT`] times the largest of them (14 bits of a number are kept: DeepSeek-V3
 //! Technical Report, 3.3.2), and cuts the new sum likewise. None of these numbers is more than what the terms so far
 //! add up to, errors included. So an instruction multiplies the terms with their errors by
-//! `1 + (CUT_COLUMNS + 2) CUT` at most, and n instructions by the n-th power. Roundings in `f32` follow as above.
+//! `1 + (CUT_COLUMNS + 2) CUT` at most, and the n instructions of a group of w by the n-th power: scales of groups multiply
+//! sums, so that each group begins anew. Roundings in `f32` follow as above.
 //!
 //! Lanes without matrix instructions: two roundings per column of a segment (a multiply-add may be
 //! two operations); the segment is a chunk if groups have their own scales, else the whole row. Two
@@ -144,10 +145,11 @@ impl RoundingCount {
         let float = k.min(SEGMENT) + segments + FIXED;
         let underflow = FIXED as f64 * TINY;
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
+        let group = k.div_ceil(groups.max(1));
         let cut = match sums {
             Sums::Cut => {
                 let each = (CUT_COLUMNS + 2) as f64 * CUT;
-                (k.div_ceil(CUT_COLUMNS) as f64 * each.ln_1p()).exp_m1()
+                (group.div_ceil(CUT_COLUMNS) as f64 * each.ln_1p()).exp_m1()
             }
             _ => 0.0,
         };
@@ -179,7 +181,6 @@ impl RoundingCount {
                 }
             }
             Sums::Matrix | Sums::Scaled | Sums::Cut => {
-                let group = k.div_ceil(groups.max(1));
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
                 let roundings = 2 * instructions + 2 * apart + MOST_PARTS + FIXED;
