@@ -106,6 +106,7 @@ fn bytes_are_multiplied_as_they_are_stored() {
     for name in ["fp8_block", "ct_fp8_block"] {
         assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
     }
+    assert_eq!(of("ct_w4afp8"), (Operand::E4m3, 1024, Some(ByteFragments::Nibbles)));
     // Codes of fewer bits, x in bf16, groups shorter than a line.
     for name in ["ct_w4a8", "ct_mxfp8a16", "ct_w8a16", "ct_mxfp8"] {
         assert_eq!(of(name).2, None, "{name}");

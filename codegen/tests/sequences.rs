@@ -7,7 +7,8 @@ use quantloom_codegen::plan::interpret::interpret;
 use quantloom_codegen::plan::sequence::{OutputEncoding, SequenceFault};
 use quantloom_codegen::plan::step::{Arg, Step};
 use quantloom_codegen::plan::templates::{
-    PLACED_HALF, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
+    PLACED_HALF, SIGNED_NIBBLES, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
+    signed_nibbles,
 };
 use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
 use quantloom_codegen::target::Class;
@@ -82,6 +83,7 @@ fn weights() -> Vec<WeightCode> {
 fn every_sequence() -> Vec<Sequence> {
     let weights = weights();
     let mut all: Vec<Sequence> = weights.iter().map(planes_to_bytes).collect();
+    all.extend(weights.iter().filter_map(signed_nibbles));
     for weight in &weights {
         for operand in OPERANDS {
             all.extend(placed_half(weight, operand));
@@ -116,6 +118,7 @@ fn every_sequence_is_correct_for_every_code() {
         assert!(made > 0, "{} makes nothing", template.name);
     }
     assert!(sequences.iter().filter(|sequence| sequence.template == PLACED_HALF).count() >= 4);
+    assert!(sequences.iter().any(|sequence| sequence.template == SIGNED_NIBBLES));
     assert!(TEMPLATES.len() + 2 <= 12, "{} templates", TEMPLATES.len() + 2);
 }
 

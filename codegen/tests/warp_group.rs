@@ -121,8 +121,9 @@ fn tiles_assemble() {
     let share = Share::new(29, 12);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
-    for (of, scheme) in
-        ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks"].into_iter().enumerate()
+    for (of, scheme) in ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "nibbles"]
+        .into_iter()
+        .enumerate()
     {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let all = WarpGroupTile::candidates(&problem, 256);
@@ -165,6 +166,11 @@ const MUTATIONS: &[(&str, &str, Mutation)] = &[
             && place.in_loop
         {
             *pending += 1;
+        }
+    }),
+    ("sums exchanged or y written over stages that another warp reads", "unordered", |_, op| {
+        if matches!(op, Op::NamedBarrier { id: 2, .. }) {
+            gone(op);
         }
     }),
     ("sums read while products are in flight", "in flight", |place, op| {

@@ -32,6 +32,7 @@ const SUPPORTED: &[&str] = &[
     "modelopt_fp8",
     "fp8_block",
     "ct_fp8_block",
+    "ct_w4afp8",
 ];
 
 /// Tiles of eight tokens, whose blocks have all of K.

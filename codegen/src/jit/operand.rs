@@ -44,7 +44,8 @@ fn posed(
         return Ok(problem.leaving_codes()?);
     }
     let segment = product.input.scale.and_then(InputScale::columns);
-    Ok(problem.in_segments(segment).in_fragments(product.input.fragments))
+    let problem = problem.in_segments(segment).in_fragments(product.input.fragments);
+    Ok(problem.with_scales_in(product.input.scale_order))
 }
 
 /// The keys, in the order of the launches, for a product by a kernel; `None` for the product of most schedules.

@@ -35,6 +35,7 @@ mod code;
 mod extent;
 mod group_scales;
 mod levels;
+mod operand_scales;
 mod problem;
 mod quotient;
 mod rounding;
@@ -88,7 +89,7 @@ const AHEAD: u32 = 4;
 /// | `group_scale` | f32 [M, C], between the kernels | a kernel chooses scales of groups |
 /// | `group_zero` | f32 [M, C], between the kernels | and zero points |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
-/// | `x_scale` | f32 or bytes [M, G] | x is quantised |
+/// | `x_scale` | f32 or bytes [M, G], or in another order ([`ScaleOrder`](super::ScaleOrder)) | x is quantised |
 ///
 /// Where rows belong to slots ([`Routed`]), `operand`, `x_scale` and the buffers of group scales have a row per
 /// slot, or per matrix of an expert and slot, and the first four buffers are those of all experts or matrices;
@@ -259,8 +260,8 @@ impl<'p> Writer<'p> {
         let layout = format!("{} [p, m]", problem.operand);
         let access = problem.rows_access();
         let operand = b.buffer_of(BufferRole::Operand, word, access, &shape, &layout);
-        let levels = given.map(|given| Levels::declare(b, problem, given, rows));
-        let group_scales = GroupScales::declare(b, problem, rows);
+        let levels = given.map(|given| Levels::declare(b, problem, given, (rows, m)));
+        let group_scales = GroupScales::declare(b, problem, (rows, m));
         let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
         let first = match problem.routed {
             None => b.mul(row, problem.k),
@@ -479,15 +480,19 @@ impl Writer<'_> {
                     b.store(to, &[word], Width::B32, mask);
                 }
             }
-            // The columns of two vectors, in turn by two: a thread has the first half of both, its neighbour the second.
-            ByteFragments::Pairs => {
+            // The columns of two vectors, in turn, by two in pairs: a thread has the first half of both, its neighbour
+            // the second.
+            ByteFragments::Pairs | ByteFragments::Nibbles => {
                 let second = b.and(column, VECTOR);
                 let second = b.equal(second, VECTOR);
                 let (own, other) = (b.select(second, high, low), b.select(second, low, high));
                 let other = b.shuffle(Shuffle::Xor, other, 1u32);
                 let (first, last) = (b.select(second, other, own), b.select(second, own, other));
-                let words = [0x5410u32, 0x7632]
-                    .map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
+                let turns = match fragments {
+                    ByteFragments::Nibbles => [0x5140u32, 0x7362],
+                    _ => [0x5410, 0x7632],
+                };
+                let words = turns.map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
                 b.store(Address::new(self.operand, at), &words, Width::B64, mask);
             }
         }

@@ -7,6 +7,7 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::Problem;
 use super::group_params::GroupParams;
+use super::input::ScaleOrder;
 use super::order::OrderArray;
 use super::stack::Stack;
 use crate::ir::{Access, BufferId, Builder, Extent, ParameterId, Word};
@@ -36,7 +37,7 @@ pub struct ProductBuffers {
     pub channel_scale: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, which holds every stored type exactly: `bias`.
     pub bias: Option<BufferId>,
-    /// The scales of x, `[M, groups]`, f32 or codes: `x_scale`. As many rows as x.
+    /// The scales of x, f32 or codes, in their order ([`ScaleOrder`]): `x_scale`. As many rows as x.
     pub x_scale: Option<BufferId>,
     /// The order of an expert layer's pairs: `slots`.
     pub(super) order: Option<OrderArray>,
@@ -104,10 +105,14 @@ impl ProductBuffers {
         let channel_scale = per_row(b, BufferRole::ChannelScale, problem.channel_scale);
         let bias = per_row(b, BufferRole::Bias, problem.bias);
         let x_scale = problem.input.groups().map(|groups| {
-            let shape = [x_rows, fixed(groups)];
-            let codes = problem.input.codes;
-            let layout = if codes { "e8m0, four a word [groups, m]" } else { "f32 [groups, m]" };
-            b.buffer_of(BufferRole::OperandScale, Word::U32, Access::ReadOnly, &shape, layout)
+            let order = problem.input.scale_order;
+            let shape = order.shape(x_rows, groups);
+            let layout = match (problem.input.codes, order) {
+                (true, _) => "e8m0, four a word [groups, m]".to_owned(),
+                (false, ScaleOrder::Rows) => "f32 [groups, m]".to_owned(),
+                (false, order) => format!("f32 {}", order.layout()),
+            };
+            b.buffer_of(BufferRole::OperandScale, Word::U32, Access::ReadOnly, &shape, &layout)
         });
         Self { m, codes, x, y, scale, zero, correction, channel_scale, bias, x_scale, order }
     }

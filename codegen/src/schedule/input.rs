@@ -4,13 +4,12 @@ use quantloom_dsl::Activation;
 
 use super::activation::common_group;
 use super::byte_fragments::ByteFragments;
-use crate::ir::Word;
-use crate::plan::native::SHARED_BYTES;
+use crate::ir::{Builder, Extent, Operand as Value, Word};
 use crate::plan::{Operand, Plan};
 use crate::target::Class;
 
-/// Scales of x, in f32, of a vector of 16 bytes.
-pub(super) const VECTOR_SCALES: u32 = 4;
+/// Tokens whose scales of a group are adjacent in [`ScaleOrder::TokenTiles`]: a line of 128 bytes.
+pub(super) const TOKEN_TILE: u32 = 32;
 
 /// x as a product reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +28,67 @@ pub struct Input {
     pub codes: bool,
     /// The fragments in whose order the columns of each step are; `None` if columns are in their own order.
     pub fragments: Option<ByteFragments>,
+    /// The order of the scales of x in their buffer.
+    pub scale_order: ScaleOrder,
 }
 
-/// Scales of x, `[M, groups]`, f32 or words of codes ([`Input::codes`]).
+/// The order of scales of x: f32, or words of codes ([`Input::codes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleOrder {
+    /// `[M, groups]`.
+    Rows,
+    /// `[ceil(M / 32), groups, 32]`: scales of a group are adjacent, as a tensor copy moves those of a block's tokens.
+    /// Beyond M are copies of the last row's.
+    TokenTiles,
+}
+
+impl ScaleOrder {
+    /// The extents of a buffer for rows of so many groups.
+    pub(super) fn shape(self, rows: Extent, groups: u32) -> Vec<Extent> {
+        let groups = Extent::Constant(groups);
+        match (self, rows) {
+            (Self::TokenTiles, Extent::Parameter(m)) => {
+                vec![Extent::CeilDiv(m, TOKEN_TILE), groups, Extent::Constant(TOKEN_TILE)]
+            }
+            _ => vec![rows, groups],
+        }
+    }
+
+    /// The word of a row's scale of a group.
+    pub(super) fn place(self, b: &mut Builder, (row, groups): (Value, u32), group: Value) -> Value {
+        match self {
+            Self::Rows => b.mad(row, groups, group),
+            Self::TokenTiles => {
+                let (tile, token) = (b.div(row, TOKEN_TILE), b.rem(row, TOKEN_TILE));
+                let line = b.mad(tile, groups, group);
+                b.mad(line, TOKEN_TILE, token)
+            }
+        }
+    }
+
+    /// The row after those whose scales are copies of those of `row` or its own, of M rows.
+    pub(super) fn end(self, b: &mut Builder, row: Value, m: Value) -> Value {
+        let own = b.add(row, 1u32);
+        let last = b.equal(own, m);
+        let tiles = b.add(m, TOKEN_TILE - 1);
+        let tiles = b.div(tiles, TOKEN_TILE);
+        let all = b.mul(tiles, TOKEN_TILE);
+        match self {
+            Self::Rows => own,
+            Self::TokenTiles => b.select(last, all, own),
+        }
+    }
+
+    /// The order in the notation of docs/scheme-language.md.
+    pub(super) const fn layout(self) -> &'static str {
+        match self {
+            Self::Rows => "[g, m]",
+            Self::TokenTiles => "[m:32, g, m]",
+        }
+    }
+}
+
+/// Scales of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputScale {
     /// One per row.
@@ -75,18 +132,15 @@ impl Input {
         let by_lanes = plan.target.class == Class::Shader;
         let prepared = scale.is_some() || changes || !whole || by_lanes;
         let columns = if prepared { k.next_multiple_of(k_tile) } else { k };
-        Self { operand, columns, prepared, scale, codes, fragments: None }
-    }
-
-    /// The same with rows that end with whole lines of 128 bytes of K columns; if groups of columns have scales, with
-    /// whole vectors of 16 bytes of these too: what tensor copies move.
-    pub(super) fn in_lines(self, k: u32) -> Self {
-        let line = SHARED_BYTES * 8 / self.operand.stored_bits();
-        let whole = match self.scale.and_then(InputScale::columns) {
-            Some(columns) => (VECTOR_SCALES * columns).max(line),
-            None => line,
-        };
-        Self { columns: k.next_multiple_of(whole), ..self }
+        Self {
+            operand,
+            columns,
+            prepared,
+            scale,
+            codes,
+            fragments: None,
+            scale_order: ScaleOrder::Rows,
+        }
     }
 
     /// Bytes of this number of columns of a row.

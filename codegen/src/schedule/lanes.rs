@@ -230,7 +230,7 @@ impl OfLane {
     }
 
     /// The least stride of a digit.
-    fn least(&self) -> u32 {
+    pub(super) fn least(&self) -> u32 {
         self.digits.iter().map(|digit| digit.stride).min().unwrap_or(1)
     }
 

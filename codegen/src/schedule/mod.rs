@@ -51,7 +51,7 @@ pub use byte_fragments::ByteFragments;
 pub use choose::{Chosen, candidates, choose, choose_by_model};
 pub use choose_stacked::choose_stacked;
 pub use group_params::{GroupParams, ParamKind};
-pub use input::{Input, InputScale};
+pub use input::{Input, InputScale, ScaleOrder};
 pub use interface::{FreeChoices, Resources, Schedule};
 pub use mapping::{MainLoop, Mapping};
 pub use measured::{Case, Measured, WrongLine, measured, measured_rows, merged};

@@ -16,7 +16,7 @@ use super::byte_fragments::ByteFragments;
 use super::chunk::tile_words;
 use super::dequantise::writable;
 use super::group_params::GroupParams;
-use super::input::{Input, InputScale};
+use super::input::{Input, InputScale, ScaleOrder};
 use super::mapping::{MainLoop, Mapping, lane_words};
 use super::shader;
 use super::stack::Stack;
@@ -61,9 +61,8 @@ pub struct Problem {
     /// The mapping to the plan's own instruction. The layout of group parameters follows from its
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
-    /// The same product as warp groups multiply it, where these multiply bytes and other instructions do not, or
-    /// in another order.
-    bytes: Option<Box<Self>>,
+    /// The same product as warp groups multiply it, where these read x in another type or order.
+    of_warp_groups: Option<Box<Self>>,
     /// The scheme and the activation, for a kernel's name.
     stem: (Scheme, Activation),
 }
@@ -134,7 +133,7 @@ impl Problem {
             output,
             stack: None,
             mapping,
-            bytes: None,
+            of_warp_groups: None,
             stem,
         };
         let main = MainLoop::new(&this);
@@ -145,22 +144,34 @@ impl Problem {
         };
         let scale = this.scale.map(apart);
         let this = Self { scale, ..this };
-        let bytes = this.in_bytes().map(Box::new);
-        Ok(Self { bytes, ..this })
+        let of_warp_groups = this.for_warp_groups().map(Box::new);
+        Ok(Self { of_warp_groups, ..this })
+    }
+
+    /// The same product as warp groups multiply it; `None` if they read x as other instructions do.
+    fn for_warp_groups(&self) -> Option<Self> {
+        if !self.target().has(Feature::Wgmma) {
+            return None;
+        }
+        let bytes = self.in_bytes();
+        let scales = self.input.scale.and_then(InputScale::columns).is_some() && !self.input.codes;
+        if !scales {
+            return bytes;
+        }
+        let this = bytes.unwrap_or_else(|| self.clone());
+        let input = Input { scale_order: ScaleOrder::TokenTiles, ..this.input };
+        Some(Self { input, ..this })
     }
 
     /// The same product of the codes' bytes, for warp groups; `None` if these multiply as other instructions do.
     fn in_bytes(&self) -> Option<Self> {
-        let (fragments, compute) = ByteFragments::of(&self.plan)?;
-        let operand = compute.product.activation;
-        let mut plan = Plan { compute, ..self.plan.clone() };
-        let of_bytes = Input { operand, fragments: Some(fragments), ..self.input };
-        let input = of_bytes.in_lines(self.k);
+        let (fragments, plan) = ByteFragments::of(&self.plan)?;
+        let operand = plan.compute.product.activation;
+        let columns = self.k.next_multiple_of(SHARED_BYTES);
+        let input = Input { operand, columns, fragments: Some(fragments), ..self.input };
         if fragments == ByteFragments::Whole {
             return Some(Self { plan, input, ..self.clone() });
         }
-        plan.dequant.stages.clear();
-        plan.dequant.operand = operand;
         let mapping = Mapping::of_lanes(&plan.compute.product, SHARED_BYTES)?;
         let this = Self { plan, input, mapping, ..self.clone() };
         // One buffer of scales serves all schedules; its layout follows from the k-tile.
@@ -173,13 +184,13 @@ impl Problem {
 
     /// The same product as warp groups multiply it.
     pub fn of_warp_groups(&self) -> &Self {
-        self.bytes.as_deref().unwrap_or(self)
+        self.of_warp_groups.as_deref().unwrap_or(self)
     }
 
     /// The same change of the product, and of the product as warp groups multiply it.
     fn changed(mut self, change: impl Fn(&mut Self)) -> Self {
-        if let Some(bytes) = &mut self.bytes {
-            change(bytes);
+        if let Some(own) = &mut self.of_warp_groups {
+            change(own);
         }
         change(&mut self);
         self

@@ -199,7 +199,7 @@ pub enum WarpGroupLimit {
     /// apply to weights.
     #[error("group parameters of blocks of rows")]
     RowBlocks,
-    /// Scales of groups of x that are no whole k-tiles, or whose rows are no multiple of 16 bytes.
+    /// Scales of groups of x that are no whole k-tiles.
     #[error("scales of groups of x")]
     InputGroups,
     /// y in f32.

@@ -129,6 +129,7 @@ fn bytes_are_written_in_the_order_of_fragments() {
         ("e4m3 { scale: f32 per tensor static }", Operand::E4m3, ByteFragments::Pairs),
         ("i8 { scale: f32 per 1x128 }", Operand::I8, ByteFragments::Whole),
         ("e4m3 { scale: f32 per 1x48 }", Operand::E4m3, ByteFragments::Pairs),
+        ("e4m3 { scale: f32 per token }", Operand::E4m3, ByteFragments::Nibbles),
     ];
     for (clause, operand, fragments) in cases {
         let scheme = other(clause, "f32");

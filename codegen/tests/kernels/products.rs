@@ -7,7 +7,8 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
 /// Symmetric int4 in groups of 128, with zero points, in groups of 64, and with a bias; int8; int8 and e4m3
-/// on both sides, a scale a row; e4m3 in blocks on both sides.
+/// on both sides, a scale a row; e4m3 in blocks on both sides; int4
+/// beside e4m3.
 pub const SCHEMES: &[(&str, &str)] = &[
     (
         "sym",
@@ -37,6 +38,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "blocks",
         "blocks { weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }, \
          output: bf16 }",
+    ),
+    (
+        "nibbles",
+        "nibbles { weight: i4, scale: bf16 per 1x128, pack: i8 [code, pad 4 = sign | k, n], \
+         activation: e4m3 { scale: f32 per token }, output: bf16 }",
     ),
     (
         "bias",

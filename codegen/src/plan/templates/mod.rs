@@ -4,7 +4,8 @@
 //! A request has the code type, the width of the field that holds each code (in its low bits), and
 //! the operand type. There are three kinds of templates: `planes` joins bit planes to bytes, for
 //! any code; `bit_placement` chooses the position of each bit of its codes in the input words; all
-//! others decode fields of a word to elements.
+//! others decode fields of a word to elements. [`signed_nibbles`] is for codes whose layout another sequence
+//! has decided.
 
 mod bit_placement;
 mod codebook;
@@ -23,6 +24,7 @@ use super::sequence::Sequence;
 
 pub use bit_placement::{PLACED_HALF, placed_half};
 pub use planes::{planes, planes_to_bytes};
+pub use subnormal::{SIGNED_NIBBLES, signed_nibbles};
 
 /// The sequence that a template should make.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Integer codes as subnormal 16-bit floats: the fewest steps, and a scale costs none.
+//! Integer codes as subnormal floats: the fewest steps, and of 16 bits a scale costs none.
 //!
 //! A 16-bit float whose exponent field is 0 or 1 is linear in its bits: bits * 2^e, with e the exponent of the
 //! smallest subnormal number, -133 in bf16 and -24 in f16. In bf16 these are all bits below 0x0100, in f16 below
@@ -7,15 +7,20 @@
 //! 2^-6 of their size in bf16 (2^(127 - 133)) and 2^-9 in f16 (2^(15 - 24)): a scale has the rest.
 //!
 //! Of a word of eight 4-bit codes: one shift, four masks, four fused multiplications.
+//!
+//! In e4m3 the bits below 0x10 are linear, in units of 2^-9: a magnitude up to 15 is its own number, beside a sign.
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{BF16, F16, FloatFormat};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
 use super::super::step::{Half, Step};
 use super::to_16bit::{AND_XOR, exact, pair, sequence};
 use super::{TemplateRequest, both_halves, integer};
+
+/// Name of the sequence from 4-bit integers to e4m3.
+pub const SIGNED_NIBBLES: &str = "signed_nibbles";
 
 /// Bits of a half that are linear in both formats.
 const LINEAR: u32 = 8;
@@ -76,3 +81,50 @@ fn split_offset(
     let own = f64::from(weight.offset);
     values.all(|value| fits(value + own)).then_some((rest, weight.offset))
 }
+
+/// 4-bit codes of the values -8 to 7 as e4m3, times 2^-9: the lower codes of all bytes are an output, and the upper
+/// ones.
+///
+/// A code's top bit, as a mask of its byte, inverts the lower three bits where the value is negative: 7 less these.
+/// The sum with 0x81 then is the sign, and the magnitude 8 less these.
+pub fn signed_nibbles(weight: &WeightCode) -> Option<Sequence> {
+    let (4, flip, 8) = integer(weight)? else { return None };
+    // The top bit is set where the value is negative in signed codes, and where it is not in others.
+    let (inverted, signs) = if flip == 0 { (EQUAL_AND, NOT_AND) } else { (UNEQUAL_AND, AND) };
+    let bytes = |byte: u32| (byte * 0x0101_0101).into();
+    let mut draft = Draft::new(1);
+    let word = draft.input(0);
+    let topped = draft.shl(word, 4);
+    let lowered = draft.shr(word, 4);
+    let outputs = [(topped, word, 0), (word, lowered, 4)].map(|(tops, codes, first)| {
+        let tops = tops.into();
+        let mask = draft.push(Step::Prmt { low: tops, high: tops, select: 0xba98.into() });
+        let (a, b, c) = (codes.into(), mask.into(), bytes(0x07));
+        let lower = draft.push(Step::Lop3 { a, b, c, table: inverted });
+        let (a, b) = (mask.into(), bytes(0x81));
+        let signed = draft.push(Step::Lop3 { a, b, c: codes.into(), table: signs });
+        let register = draft.push(Step::Add(lower.into(), signed.into()));
+        Output { register, codes: (first..first + 4).collect() }
+    });
+    let field = |code: u8| Field { at: 8 * (code % 4) + code / 4 * 4, slice: (0, 4), code };
+    let (steps, names) = draft.finish();
+    Some(Sequence {
+        template: SIGNED_NIBBLES,
+        weight: weight.clone(),
+        operand: Operand::E4m3,
+        encoding: OutputEncoding::Value { add: 0, exponent: -9 },
+        inputs: vec![(0..8).map(field).collect()],
+        steps,
+        names,
+        outputs: outputs.to_vec(),
+    })
+}
+
+/// The table of `!(a ^ b) & c`.
+const EQUAL_AND: u8 = 0x82;
+/// The table of `(a ^ b) & c`.
+const UNEQUAL_AND: u8 = 0x28;
+/// The table of `!a & b`, whatever c is.
+const NOT_AND: u8 = 0x0c;
+/// The table of `a & b`, whatever c is.
+const AND: u8 = 0xc0;

@@ -11,6 +11,7 @@ use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 use super::code::Codes;
 use super::extent::{Extent, Running};
 use super::levels::{Constants, Given, Levels, OfRow, columns};
+use super::operand_scales::OperandScales;
 use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
@@ -71,7 +72,7 @@ fn choose(
     let source = Source::declare(b, problem, m, false).by_elements();
     let given = Given::declare(b, problem, quantiser);
     let found = OfGroups::declare(b, problem, quantiser, (rows.count(), problem.rows_access()));
-    let levels = Levels::new(problem, given, found.scale);
+    let levels = Levels::new(problem, given);
     let (number, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let mut this = Chooser { problem, threads, thread, source, levels, found, number, m };
     if problem.routed.is_none() {
@@ -315,7 +316,7 @@ pub(super) struct GroupScales<'p> {
     codes: Codes<'p>,
     given: OfGroups,
     /// The scales of the product's segments.
-    scale: BufferId,
+    scale: OperandScales,
     rounding: Rounding,
 }
 
@@ -324,18 +325,11 @@ impl<'p> GroupScales<'p> {
     pub(super) fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
-        rows: Count,
+        (rows, m): (Count, ParameterId),
     ) -> Option<Self> {
         let quantiser = problem.quantiser().filter(|_| problem.has_scale_kernel())?;
         let given = OfGroups::declare(b, problem, quantiser, (rows, Access::ReadOnly));
-        let shape = [rows, Count::Constant(problem.groups())];
-        let scale = b.buffer_of(
-            BufferRole::OperandScale,
-            Word::U32,
-            problem.rows_access(),
-            &shape,
-            "f32 [g, m]",
-        );
+        let scale = OperandScales::declare(b, problem, (rows, m));
         let codes = Codes { quantiser, operand: problem.operand };
         let rounding = Scales::new(problem, quantiser).rounding();
         Some(Self { problem, codes, given, scale, rounding })
@@ -354,7 +348,6 @@ impl<'p> GroupScales<'p> {
         let segment = problem.columns_of_scale().unwrap_or(problem.padded);
         let size = problem.group().unwrap_or(problem.k);
         let first = b.mul(row, problem.own_groups());
-        let to_row = b.mul(row, problem.groups());
         let each = segment.min(VECTOR) as usize;
         let (mut scaled, mut zeros) = (Vec::new(), Vec::new());
         // Columns of a segment belong to one group; its pads are last.
@@ -384,9 +377,8 @@ impl<'p> GroupScales<'p> {
             let column = b.add(column, at);
             let (number, within) = (b.div(column, segment), b.rem(column, segment));
             let begins = b.equal(within, 0u32);
-            let begins = masked(b.both(begins, inside));
-            let to = b.add(to_row, number);
-            b.store(Address::new(self.scale, to), &[value], Width::B32, begins);
+            let begins = b.both(begins, inside);
+            self.scale.store(b, (row, Some(number)), value, begins);
         }
         let there: Vec<Operand> = places.iter().map(|place| place.there).collect();
         let zeros = self.given.zero.map(|_| &zeros[..]);

@@ -5,14 +5,16 @@ use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
 use super::code::Codes;
 use super::extent::Extent;
+use super::operand_scales::OperandScales;
 use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
 use super::scale::{Factor, Scales};
 use super::source::VECTOR;
-use super::{EXTENTS_OF_A_LANE, extents_buffer, masked};
+use super::{EXTENTS_OF_A_LANE, extents_buffer};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, Type, Unary, Width, Word,
+    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Width,
+    Word,
 };
 
 /// The static parameters of a quantiser, and extents from an earlier kernel.
@@ -54,7 +56,7 @@ pub(super) struct Levels<'p> {
     given: Given<'p>,
     pub(super) scales: Scales<'p>,
     codes: Codes<'p>,
-    scale: BufferId,
+    scale: Option<OperandScales>,
 }
 
 /// The static parameters, in registers.
@@ -91,23 +93,17 @@ impl<'p> Levels<'p> {
         b: &mut Builder,
         problem: &'p ActivationProblem,
         given: Given<'p>,
-        rows: Count,
+        rows: (Count, ParameterId),
     ) -> Self {
-        let shape = [rows, Count::Constant(problem.groups())];
-        let (word, layout) = match problem.codes {
-            true => (Word::U8, "e8m0 [g, m]"),
-            false => (Word::U32, "f32 [g, m]"),
-        };
-        let access = problem.rows_access();
-        let scale = b.buffer_of(BufferRole::OperandScale, word, access, &shape, layout);
-        Self::new(problem, given, scale)
+        let scale = Some(OperandScales::declare(b, problem, rows));
+        Self { scale, ..Self::new(problem, given) }
     }
 
-    /// The levels, with the buffer of their scales.
-    pub(super) fn new(problem: &'p ActivationProblem, given: Given<'p>, scale: BufferId) -> Self {
+    /// The levels, whose scales are stored elsewhere.
+    pub(super) fn new(problem: &'p ActivationProblem, given: Given<'p>) -> Self {
         let quantiser = given.quantiser;
         let codes = Codes { quantiser, operand: problem.operand };
-        Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale }
+        Self { problem, given, scales: Scales::new(problem, quantiser), codes, scale: None }
     }
 
     /// Loads the static parameters of a matrix.
@@ -231,22 +227,16 @@ impl<'p> Levels<'p> {
         (row, column, inside): (Operand, Operand, Operand),
         factor: Factor,
     ) {
-        let (at, begins) = match self.problem.group() {
-            None => (row, b.equal(column, 0u32)),
+        let Some(scale) = &self.scale else { return };
+        let (group, begins) = match self.problem.group() {
+            None => (None, b.equal(column, 0u32)),
             Some(columns) => {
                 let group = b.div(column, columns);
                 let within = b.rem(column, columns);
-                (b.mad(row, self.problem.groups(), group), b.equal(within, 0u32))
+                (Some(group), b.equal(within, 0u32))
             }
         };
-        let begins = masked(b.both(begins, inside));
-        let to = Address::new(self.scale, at);
-        if !self.problem.codes {
-            return b.store(to, &[factor.value], Width::B32, begins);
-        }
-        // A power of two: its exponent, 0 for the subnormal 2^-127.
-        let bits = b.unary(Unary::AsU32, factor.value);
-        let code = b.shr(bits, 23u32);
-        b.store(to, &[code], Width::B8, begins);
+        let begins = b.both(begins, inside);
+        scale.store(b, (row, group), factor.value, begins);
     }
 }

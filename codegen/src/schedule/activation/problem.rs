@@ -12,7 +12,7 @@ use super::rows::Routed;
 use super::source::VECTOR;
 use crate::ir::Access;
 use crate::plan::{Operand, kernel_name};
-use crate::schedule::{ByteFragments, Unscheduled, UnscheduledPart};
+use crate::schedule::{ByteFragments, ScaleOrder, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
 
 /// An operand [M, P] of x [M, K] in the input dtype.
@@ -41,6 +41,8 @@ pub struct ActivationProblem {
     pub(super) routed: Option<Routed>,
     /// The fragments in whose order the operand's columns are.
     pub(super) fragments: Option<ByteFragments>,
+    /// The order of the operand's scales.
+    pub(super) scale_order: ScaleOrder,
     scheme: Scheme,
 }
 
@@ -79,6 +81,7 @@ impl ActivationProblem {
             arithmetic,
             routed: None,
             fragments: None,
+            scale_order: ScaleOrder::Rows,
             scheme,
         };
         let this = Self { segment: this.group(), ..this };
@@ -120,6 +123,12 @@ impl ActivationProblem {
     #[must_use]
     pub fn in_fragments(self, fragments: Option<ByteFragments>) -> Self {
         Self { fragments, ..self }
+    }
+
+    /// The same with scales in another order, for a single matrix.
+    #[must_use]
+    pub fn with_scales_in(self, scale_order: ScaleOrder) -> Self {
+        Self { scale_order, ..self }
     }
 
     /// The same for a product of an expert layer whose experts read x in different ways.
@@ -321,11 +330,16 @@ impl ActivationProblem {
         let fragments = match self.fragments {
             Some(ByteFragments::Whole) => "_fragments",
             Some(ByteFragments::Pairs) => "_pairs",
+            Some(ByteFragments::Nibbles) => "_nibbles",
             None => "",
+        };
+        let tiles = match self.scale_order {
+            ScaleOrder::Rows => "",
+            ScaleOrder::TokenTiles => "_tiles",
         };
         let routed = self.routed.map(Routed::label).unwrap_or_default();
         let tile = format!(
-            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{fragments}{routed}"
+            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{fragments}{tiles}{routed}"
         );
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }

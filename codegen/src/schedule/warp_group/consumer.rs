@@ -95,7 +95,7 @@ pub(super) fn consume(
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
         weights.load(b, block, (start, cursor.place().stage, chunk));
     }
-    sums.reach(b, block.main, (start, cursor.place().stage));
+    sums.reach(b, cursor.place().stage);
     let before = b.variable("before", Type::U32, Uniformity::WarpGroup);
     b.set(before, 0u32);
     b.for_each(start, end, 1u32, "number", |b, k_tile| {
@@ -159,13 +159,17 @@ pub(super) fn consume(
                 });
             }
         }
-        sums.reach(b, block.main, (k_tile, place.stage));
+        sums.reach(b, place.stage);
         b.set(before, place.stage);
         cursor.move_to(b, next);
     });
     let sums = sums.finish(b);
-    let sums = exchange::exchanged(b, block, &rows, sums);
-    store::store(b, block, &rows, &sums);
+    b.comment("all consumers have read the stages");
+    let threads = block.consumer_warps() * b.warp_size();
+    // Barrier 0 is the block's, those after it are the groups'.
+    b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+    let sums = exchange::exchanged(b, (block, stages), &rows, sums);
+    store::store(b, (block, stages), &rows, &sums);
     exchange::meet(b, block);
 }
 

@@ -7,6 +7,7 @@
 //! does not end before the other one has read: all warps of both meet again ([`meet`]).
 
 use super::Block;
+use super::stage::Stages;
 use super::weights::WarpRows;
 use crate::ir::{Address, Builder, Operand, Special, Width, Word};
 
@@ -25,10 +26,11 @@ pub(super) fn meet(b: &mut Builder, block: &Block<'_>) {
     }
 }
 
-/// Of the sums of each tile of rows, those of this block's tokens over all of K.
+/// Of the sums of each tile of rows, those of this block's tokens over all of K. All consumers have read the stages, whose
+/// codes the sums take the place of.
 pub(super) fn exchanged(
     b: &mut Builder,
-    block: &Block<'_>,
+    (block, stages): (&Block<'_>, &Stages),
     rows: &WarpRows,
     sums: Vec<Vec<Operand>>,
 ) -> Vec<Vec<Operand>> {
@@ -38,7 +40,9 @@ pub(super) fn exchanged(
     let threads = block.consumer_warps() * b.warp_size();
     let all: usize = sums.iter().map(Vec::len).sum();
     let layout = "f32 [vector, thread, number of the vector]";
-    let shared = b.shared("exchange", Word::U32, words(threads, all as u32), layout);
+    let count = words(threads, all as u32);
+    let over = stages.codes.for_words(block.tile.stages, count);
+    let shared = b.shared_block("exchange", Word::U32, count, layout, 16, over);
     b.comment("the sums of the other block's tokens");
     let rank = b.special(Special::ClusterBlock);
     let first = b.equal(rank, 0u32);

@@ -7,6 +7,7 @@
 
 use super::WarpGroupTile;
 use super::shape::scales_weights;
+use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
@@ -28,6 +29,10 @@ const UNSCALED: f64 = 9.0 / 13.0;
 const BYTES: [f64; 3] = [0.55, 0.3, 0.1];
 /// Microseconds of a segment's end where scales multiply sums: products are waited for.
 const DRAINED: f64 = 0.06;
+/// Microseconds of a segment's end for 64 rows and 128 tokens where scales of x multiply sums too. They grow with
+/// the square of a block's rows and tokens: two warp groups with 128 tokens took 1.3 on an H100, for a reason that is
+/// not found yet.
+const PROMOTED: f64 = 0.27;
 /// Bytes of w a microsecond from memory.
 const MEMORY: f64 = 3.9e6;
 /// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
@@ -114,6 +119,7 @@ impl Shape {
         let share = match problem.input.fragments {
             Some(ByteFragments::Whole) => whole,
             Some(ByteFragments::Pairs) => pairs,
+            Some(ByteFragments::Nibbles) => narrow,
             None if problem.sums_integers() => narrow,
             None if exact => UNSCALED,
             None => 1.0,
@@ -121,7 +127,11 @@ impl Shape {
         let dequantised = (first + each * groups) * tiles * share;
         // They overlap, the better the less equal they are.
         let together = (products.powi(3) + dequantised.powi(3)).cbrt();
-        let drained = if exact { DRAINED * 1024.0 / f64::from(main.segment()) } else { 0.0 };
+        let of_segment = match groups_of_x(main) {
+            Some(_) => PROMOTED * (groups * tiles * f64::from(self.tokens) / 128.0).powi(2),
+            None => DRAINED,
+        };
+        let drained = if exact { of_segment * 1024.0 / f64::from(main.segment()) } else { 0.0 };
         let [meet, sums] = EXCHANGE;
         let exchanged = match self.splits {
             1 => 0.0,

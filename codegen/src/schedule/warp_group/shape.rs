@@ -1,7 +1,7 @@
 //! The free choices of a warp-group kernel, and what the schedule supports.
 
 use super::consumer::Batches;
-use super::stage::{groups_of_x, kinds, stage_bytes};
+use super::stage::{kinds, ring_bytes};
 use super::{exchange, model, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
@@ -9,7 +9,7 @@ use crate::plan::{DequantPlan, Operand};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
-use crate::schedule::input::{InputScale, VECTOR_SCALES};
+use crate::schedule::input::InputScale;
 use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
@@ -195,10 +195,7 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         of.rows == 1 || problem.scales_sums() && of.columns.is_multiple_of(main.k_tile())
     };
     let of_x = problem.input.scale.and_then(InputScale::columns);
-    let whole = |columns: u32| {
-        let groups = groups_of_x(main).unwrap_or(VECTOR_SCALES);
-        columns.is_multiple_of(main.k_tile()) && groups.is_multiple_of(VECTOR_SCALES)
-    };
+    let whole = |columns: u32| columns.is_multiple_of(main.k_tile());
     let facts = [
         (
             target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()),
@@ -366,9 +363,7 @@ impl WarpGroupTile {
     fn shared_bytes(&self, main: &MainLoop<'_>) -> u32 {
         const ALIGN: u32 = 1024;
         let native = self.rows() / main.problem.plan.native.rows;
-        let ring = self.stages * stage_bytes(main, (self.tokens, self.parts), native);
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
-        let inner = barriers + ring + 4 * Table::words(main.problem);
         let y = store::words(self.groups, self.tokens / self.splits);
         let threads = self.threads(main) / (self.groups + 1) * self.groups;
         let sums = self.product(main).map_or(0, |product| {
@@ -378,7 +373,10 @@ impl WarpGroupTile {
             1 => 0,
             _ => exchange::words(threads, sums * self.row_tiles),
         };
-        inner.next_multiple_of(ALIGN) + 4 * (y + exchange)
+        let ring = (self.stages, (self.tokens, self.parts));
+        let ring = ring_bytes(main, ring, native, (y, exchange));
+        // Parts begin at lines whose swizzle begins anew.
+        (barriers + ring + 4 * Table::words(main.problem)).next_multiple_of(ALIGN)
     }
 
     /// The steps from sums to y.

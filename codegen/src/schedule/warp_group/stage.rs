@@ -5,7 +5,7 @@
 //! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B;
 //! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
 //! - parameters: the words of each native tile, as they are;
-//! - scales of x that change along K: of each token the vector of four groups that has the k-tile's.
+//! - scales of x that change along K: of each token that of the k-tile's columns.
 
 use super::Block;
 use crate::ir::{
@@ -14,7 +14,7 @@ use crate::ir::{
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, tile_words};
 use crate::schedule::group_params::GroupParams;
-use crate::schedule::input::{InputScale, VECTOR_SCALES};
+use crate::schedule::input::{InputScale, TOKEN_TILE};
 use crate::schedule::mapping::MainLoop;
 
 /// Words of a line of 128 bytes.
@@ -75,14 +75,27 @@ impl Words {
         // Boxes begin at lines.
         let param = |of: GroupParams| (tiles * of.tile_words(main.problem)).next_multiple_of(LINE);
         let params = kinds(main).map(param).collect();
-        Self { x, codes, params, x_scales: groups_of_x(main).map(|_| VECTOR_SCALES * tokens) }
+        Self {
+            x,
+            codes,
+            params,
+            x_scales: groups_of_x(main).map(|_| tokens.next_multiple_of(LINE)),
+        }
     }
 }
 
-/// Bytes of a stage.
-pub(super) fn stage_bytes(main: &MainLoop<'_>, tile: (u32, u32), tiles: u32) -> u32 {
+/// Bytes of shared memory of so many stages, and of what comes after them: y, which takes the place of x if there is
+/// room, and the sums that blocks exchange, which take that of codes.
+pub(super) fn ring_bytes(
+    main: &MainLoop<'_>,
+    (stages, tile): (u32, (u32, u32)),
+    tiles: u32,
+    (y, exchange): (u32, u32),
+) -> u32 {
     let Words { x, codes, params, x_scales } = Words::of(main, tile, tiles);
-    4 * (x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0))
+    let stage = x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0);
+    let beyond = |words: u32, part: u32| if words > stages * part { words } else { 0 };
+    4 * (stages * stage + beyond(y, x) + beyond(exchange, codes))
 }
 
 impl Stages {
@@ -153,13 +166,13 @@ impl Stages {
             let map = b.tensor(TensorMap {
                 name: "x_scale_map".to_owned(),
                 buffer,
-                extents: vec![fixed(groups), Extent::Parameter(io.m)],
-                strides: vec![fixed(1), fixed(groups)],
-                tile: vec![VECTOR_SCALES, tile.tokens],
+                extents: vec![fixed(TOKEN_TILE), fixed(groups), Extent::CeilDiv(io.m, TOKEN_TILE)],
+                strides: vec![fixed(1), fixed(TOKEN_TILE), fixed(groups * TOKEN_TILE)],
+                tile: vec![tile.tokens.min(TOKEN_TILE), 1, tile.tokens.div_ceil(TOKEN_TILE)],
                 swizzle: Swizzle::None,
             });
-            let ring = shared(b, "x_scale_stages", words, "f32 [group, token]", SHARED_BYTES);
-            Part { block: ring, words, map, bytes: 4 * words }
+            let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);
+            Part { block: ring, words, map, bytes: 4 * tile.tokens }
         });
         Self { x, codes, params, x_scales }
     }
@@ -210,9 +223,8 @@ impl Stages {
         }
         if let Some(scales) = &self.x_scales {
             let group = group_of_x(b, main, number);
-            let vector = b.div(group, VECTOR_SCALES);
-            let first = b.mul(vector, VECTOR_SCALES);
-            scales.copy(b, (vec![first, token], stage, 0), barrier);
+            let (tile, first) = (b.div(token, TOKEN_TILE), b.rem(token, TOKEN_TILE));
+            scales.copy(b, (vec![first, group, tile], stage, 0), barrier);
         }
     }
 }
@@ -229,6 +241,11 @@ fn line_columns(main: &MainLoop<'_>) -> u32 {
 }
 
 impl Part {
+    /// The memory of all stages, for so many words that are needed after the main loop, if there is room.
+    pub(super) fn for_words(&self, stages: u32, words: u32) -> Option<SharedId> {
+        (words <= stages * self.words).then_some(self.block)
+    }
+
     /// Starts the copy of a box into a stage, so many words from its start.
     fn copy(
         &self,

@@ -5,7 +5,7 @@
 //! one buffer for its tiles of rows, one after another.
 
 use super::Block;
-use super::stage::LINE;
+use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use crate::ir::{
     Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Swizzle, TensorMap,
@@ -30,20 +30,27 @@ pub(super) const fn words(groups: u32, tokens: u32) -> u32 {
     groups * tokens * LINE
 }
 
-/// Writes the sums of a warp group, one list a tile of rows: those of the block's share of the tokens.
-pub(super) fn store(b: &mut Builder, block: &Block<'_>, rows: &WarpRows, sums: &[Vec<Operand>]) {
+/// Writes the sums of a warp group, one list a tile of rows: those of the block's share of the tokens. All consumers have
+/// read the stages, whose x the buffers take the place of.
+pub(super) fn store(
+    b: &mut Builder,
+    (block, stages): (&Block<'_>, &Stages),
+    rows: &WarpRows,
+    sums: &[Vec<Operand>],
+) {
     let (problem, tile, io) = (block.main.problem, block.tile, block.io);
     let Some(half) = half_of(problem.output) else { return };
     let Some(lanes) = LaneMap::new(block.product) else { return };
     // Blocks that split K store a part of the tokens each: the first registers of D hold as many.
     let (m_rows, tokens) = (block.product.shape[0], tile.tokens / tile.splits);
+    let count = words(tile.groups, tokens);
     let buffer = b.shared_block(
         "y_lines",
         Word::U32,
-        words(tile.groups, tokens),
+        count,
         "y [row, token, warp group], swizzled",
         8 * SHARED_BYTES,
-        None,
+        stages.x.for_words(tile.stages, count),
     );
     let map = b.tensor(TensorMap {
         name: "y_map".to_owned(),

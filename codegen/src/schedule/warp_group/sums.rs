@@ -16,7 +16,6 @@ use super::token_scales::TokenScales;
 use super::weights::WarpRows;
 use crate::ir::{Accumulator, Builder, Op, Operand, Reg, Ternary, Type, Unary, Uniformity};
 use crate::schedule::lanes::LaneMap;
-use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::MAGIC;
 
 /// The sums of a warp group.
@@ -98,15 +97,10 @@ impl<'s> Sums<'s> {
         }
     }
 
-    /// Segments that are added later are those of k-tile `number`, which is in this stage.
-    pub(super) fn reach(
-        &self,
-        b: &mut Builder,
-        main: &MainLoop<'_>,
-        (number, stage): (Operand, Operand),
-    ) {
+    /// The segments that are added next are of this stage.
+    pub(super) fn reach(&self, b: &mut Builder, stage: Operand) {
         if let Some(tokens) = self.segment.as_ref().and_then(|segment| segment.tokens.as_ref()) {
-            tokens.reach(b, main, (number, stage));
+            tokens.reach(b, stage);
         }
     }
 

@@ -1,0 +1,72 @@
+//! The buffer of the operand's scales, in the order in which the product reads them.
+
+use quantloom_dsl::BufferRole;
+
+use super::masked;
+use super::problem::ActivationProblem;
+use crate::ir::{
+    Address, BufferId, Builder, Extent as Count, Operand, ParameterId, Special, Unary, Width, Word,
+};
+use crate::schedule::ScaleOrder;
+
+/// The scales of the operand: f32, or codes of e8m0.
+pub(super) struct OperandScales {
+    buffer: BufferId,
+    order: ScaleOrder,
+    /// Scales of a row.
+    groups: u32,
+    codes: bool,
+    /// The row after those whose scales a row stores, if it stores more than its own.
+    end: Option<Operand>,
+}
+
+impl OperandScales {
+    /// Declares the buffer; `m` is the number of rows of x.
+    pub(super) fn declare(
+        b: &mut Builder,
+        problem: &ActivationProblem,
+        (rows, m): (Count, ParameterId),
+    ) -> Self {
+        let (order, groups, codes) = (problem.scale_order, problem.groups(), problem.codes);
+        let (word, number) = if codes { (Word::U8, "e8m0") } else { (Word::U32, "f32") };
+        let layout = format!("{number} {}", order.layout());
+        let (shape, access) = (order.shape(rows, groups), problem.rows_access());
+        let buffer = b.buffer_of(BufferRole::OperandScale, word, access, &shape, &layout);
+        let end = (order == ScaleOrder::TokenTiles).then(|| {
+            let (row, m) = (b.special(Special::Block(0)), b.argument(m));
+            order.end(b, row, m)
+        });
+        Self { buffer, order, groups, codes, end }
+    }
+
+    /// Stores the scale of a row, or of a group of it, where `begins` is true.
+    pub(super) fn store(
+        &self,
+        b: &mut Builder,
+        (row, group): (Operand, Option<Operand>),
+        value: Operand,
+        begins: Operand,
+    ) {
+        let begins = masked(begins);
+        match (self.end, group) {
+            (Some(end), Some(group)) => b.for_each(row, end, 1u32, "row", |b, row| {
+                let at = self.order.place(b, (row, self.groups), group);
+                b.store(Address::new(self.buffer, at), &[value], Width::B32, begins);
+            }),
+            (_, group) => {
+                let at = match group {
+                    None => row,
+                    Some(group) => b.mad(row, self.groups, group),
+                };
+                let to = Address::new(self.buffer, at);
+                if !self.codes {
+                    return b.store(to, &[value], Width::B32, begins);
+                }
+                // A power of two: its exponent, 0 for the subnormal 2^-127.
+                let bits = b.unary(Unary::AsU32, value);
+                let code = b.shr(bits, 23u32);
+                b.store(to, &[code], Width::B8, begins);
+            }
+        }
+    }
+}
