@@ -11,8 +11,8 @@ use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::{Failure, Suite};
 use rayon::prelude::*;
 
-/// N and K; of each row a scheme has the first that its layouts hold. Fewer columns than a turn of
-/// a warp; several turns, the last one short; turns for all warps of a block. Where whatever packs
+/// N and K; of each row a scheme has the first that its layouts hold. Fewer columns than a k-tile of
+/// a warp; several k-tiles, the last one short; k-tiles for all warps of a block. Where whatever packs
 /// codes lets them be, N is no multiple of 16 and K is odd.
 const SHAPES: [&[(u64, u64)]; 3] = [
     &[(17, 37), (24, 40), (24, 48), (24, 32), (24, 64), (24, 128)],

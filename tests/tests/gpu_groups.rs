@@ -15,7 +15,7 @@ const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
 /// A part of a skinny product's tile of tokens, more than one, a part of a tile of many.
 const TOKENS: [usize; 3] = [1, 3, 17];
 
-/// Ragged N and K; K ends inside of a turn of every target.
+/// Ragged N and K; K ends inside of a k-tile of every target.
 const SHAPES: [(u64, u64); 2] = [(33, 160), (17, 328)];
 
 fn scheme(weight: &str, rest: &str, activation: &str) -> Scheme {
@@ -81,7 +81,7 @@ fn zero_points_far_from_their_codes_are_exact() {
     compared(&schemes.concat(), &["sm_90a", "gfx942", "wgsl"]);
 }
 
-/// One number for a block of rows: the groups of a turn are read at once, whether or not K ends there.
+/// One number for a block of rows: the groups of a k-tile are read at once, whether or not K ends there.
 #[test]
 fn blocks_of_rows_end_inside_of_turns() {
     let mut schemes = Vec::new();

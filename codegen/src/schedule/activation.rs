@@ -488,11 +488,11 @@ impl Writer<'_> {
                 let (own, other) = (b.select(second, high, low), b.select(second, low, high));
                 let other = b.shuffle(Shuffle::Xor, other, 1u32);
                 let (first, last) = (b.select(second, other, own), b.select(second, own, other));
-                let turns = match fragments {
+                let selectors = match fragments {
                     ByteFragments::Nibbles => [0x5140u32, 0x7362],
                     _ => [0x5410, 0x7632],
                 };
-                let words = turns.map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
+                let words = selectors.map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
                 b.store(Address::new(self.operand, at), &words, Width::B64, mask);
             }
         }

@@ -254,7 +254,7 @@ impl<'p> Skinny<'p> {
             b.push(Op::GridLaunch);
         }
         let (start, end) = self.k_tiles_of_warp(b);
-        b.comment("weights of the first turn: constant, so before earlier kernels end");
+        b.comment("weights of the first k-tile: constant, so before earlier kernels end");
         let flight = self.in_flight(b);
         let some = b.less(start, end);
         self.load(b, &flight, start, some);
@@ -283,7 +283,7 @@ impl<'p> Skinny<'p> {
         constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
-        b.for_each(start, end, 1u32, "turn", |b, k_tile| {
+        b.for_each(start, end, 1u32, "k_tile", |b, k_tile| {
             let following = b.add(k_tile, 1u32);
             let more = b.less(following, end);
             self.multiply(b, (&summing, table), &sums, (&x, &words), &flight, |b, tile| {
@@ -291,7 +291,7 @@ impl<'p> Skinny<'p> {
                     b.when(more, |b| self.load_tile(b, &flight, tile, following, true.into()));
                 }
             });
-            b.comment("what is left of the next turn");
+            b.comment("what is left of the next k-tile");
             b.when(more, |b| {
                 if !self.tile.interleaved {
                     self.load(b, &flight, following, true.into());
@@ -354,7 +354,7 @@ impl<'p> Skinny<'p> {
     fn k_tiles_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
         let parts = self.tile.splits * self.tile.warps;
         let k_iters = self.main.k_iters();
-        b.comment("this warp's turns along K");
+        b.comment("this warp's k-tiles");
         let split = self.split(b);
         let part = b.mad(split, self.tile.warps, self.warp);
         let share = b.mul(part, k_iters);

@@ -217,7 +217,7 @@ impl<'p> Tile<'p> {
         constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
         let summing = Summing::declare(b, self.main);
         let sums = self.accumulators(b);
-        b.for_each(start, end, 1u32, "turn", |b, k_tile| {
+        b.for_each(start, end, 1u32, "k_tile", |b, k_tile| {
             let stage = ring.next(b, self, k_tile, end);
             let decoded = self.decode(b, &stage, table);
             self.multiply(b, &summing, &stage, &decoded, &sums);
@@ -243,7 +243,7 @@ impl<'p> Tile<'p> {
     /// The k-tiles of this block: whole ones, distributed evenly over the blocks that split K.
     fn k_tiles_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
         let (k_iters, splits) = (self.main.k_iters(), self.shape.splits);
-        b.comment("this block's turns along K");
+        b.comment("this block's k-tiles");
         let share = b.mul(self.split, k_iters);
         let start = b.div(share, splits);
         let share = b.add(share, k_iters);
@@ -321,7 +321,10 @@ impl<'p> Tile<'p> {
             let of_segment = |scales: &Scales<'_>| scales.of_segment(b, self.main, segment);
             let scales: Vec<SegmentScales> = decoded.scales.iter().map(of_segment).collect();
             for first in (0..self.token_tiles()).step_by(together as usize) {
-                b.comment(&format!("run {segment}, tokens {} on", first * self.main.token_tile()));
+                b.comment(&format!(
+                    "segment {segment}, tokens {} on",
+                    first * self.main.token_tile()
+                ));
                 let tiles: Vec<u32> = (first..self.token_tiles()).take(together as usize).collect();
                 let x: Vec<Vec<Reg>> =
                     tiles.iter().map(|&tile| stage.x(b, self, (tile, segment))).collect();

@@ -265,6 +265,6 @@ impl SkinnyTile {
         let interleaved = if *interleaved { "e" } else { "" };
         let early = if *programmatic { "p" } else { "" };
         let rows = 16 * row_tiles;
-        format!("decode_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}")
+        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}")
     }
 }

@@ -95,14 +95,14 @@ impl Ring {
         let (main, shape) = (tile.main, tile.shape);
         let stage = stage_layout(shape, main);
         let layout = format!(
-            "{} stages of x [piece, token, row], swizzled, then codes and numbers of each warp",
+            "{} stages of x [vector, token, row], swizzled, then codes and numbers of each warp",
             shape.stages
         );
         let block = b.shared_block("ring", Word::U32, words(shape, main), &layout, 128, None);
         let ring = (shape.stages, stage.words);
         let pipeline = AsyncCopies::declare(b, ring, tile.participants());
 
-        b.comment("x: the pieces that this thread copies");
+        b.comment("x: the vectors that this thread copies");
         let swizzle = Swizzle::new(main, tile.x_fragment);
         let (vectors, row_vectors) = (swizzle.vectors(main), ROW / swizzle.vector);
         let threads = tile.participants().threads(b);
@@ -212,7 +212,7 @@ impl Ring {
     /// Starts the copies of all stages but one: weights first, which no earlier kernel writes.
     pub(super) fn fill(&self, b: &mut Builder, tile: &Tile<'_>, start: Operand, end: Operand) {
         let ahead: Vec<u32> = (0..self.pipeline.ahead()).collect();
-        b.comment("the first turns: weights, then x");
+        b.comment("the first k-tiles: weights, then x");
         for &ahead in &ahead {
             let k_tile = b.add(start, ahead);
             let there = b.less(k_tile, end);
