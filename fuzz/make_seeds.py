@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the targets `checkpoint`, one tiny file per family of formats, and `expert_layer`.
+"""Writes the seeds of the targets `checkpoint`, one tiny file per family of formats, `gguf`, one per type
+of blocks, and `expert_layer`.
 
     python3 fuzz/make_seeds.py [FOLDER]      (default: fuzz/corpus, with a folder for each target)
 
@@ -329,13 +330,49 @@ EXPERT_TEXTS = {
 }
 
 
+# Types of ggml: number, columns and bytes of a block.
+GGUF_TYPES = {
+    "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22), "q5_1": (7, 32, 24), "q8_0": (8, 32, 34),
+    "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18), "tq2_0": (35, 256, 66), "mxfp4": (39, 32, 17),
+    "nvfp4": (40, 64, 36), "q1_0": (41, 128, 18), "iq2_xs": (17, 256, 74), "unknown": (77, 32, 18),
+}
+
+
+def gguf(kind, version=3):
+    """A layer of one block a row, its reference, and a value of each kind."""
+    number, columns, size = GGUF_TYPES[kind]
+    text = lambda value: struct.pack("<Q", len(value)) + value
+    values = [
+        (b"general.alignment", struct.pack("<II", 4, 32)),
+        (b"general.name", struct.pack("<I", 8) + text(b"seed")),
+        (b"a.flag", struct.pack("<IB", 7, 1)),
+        (b"a.list", struct.pack("<IIQ", 9, 8, 2) + text(b"one") + text(b"two")),
+        (b"a.numbers", struct.pack("<IIQ2d", 9, 12, 2, 0.5, 1.5)),
+    ]
+    tensors = [
+        (b"l.weight", [columns, 2], number, bytes([0x3C] * size * 2)),
+        (b"l.bias", [2], 0, ONE["F32"] * 2),
+        (b"l.scale", [1], 0, ONE["F32"]),
+        (b"ref.weight", [columns, 2], 0, ONE["F32"] * columns * 2),
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values))
+    head += b"".join(text(key) + value for key, value in values)
+    data = b""
+    for name, sizes, of, raw in tensors:
+        head += text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, of, len(data))
+        data += raw + bytes(-len(raw) % 32)
+    return head + bytes(-len(head) % 32) + data
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "corpus"
-    for target in ("checkpoint", "expert_layer"):
+    for target in ("checkpoint", "gguf", "expert_layer"):
         (folder / target).mkdir(parents=True, exist_ok=True)
     for name, (config, tensors) in SEEDS.items():
         (folder / "checkpoint" / f"{name}.safetensors").write_bytes(safetensors(config, tensors))
+    for kind in GGUF_TYPES:
+        (folder / "gguf" / f"{kind}.gguf").write_bytes(gguf(kind, 2 if kind == "q4_1" else 3))
     for name, (config, tensors, model) in EXPERT_SEEDS.items():
         (folder / "expert_layer" / f"{name}.safetensors").write_bytes(safetensors(config, tensors, model))
     for name, text in EXPERT_TEXTS.items():

@@ -5,7 +5,7 @@ use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{PlainCodes, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::checkpoint::{Checkpoint, Layer, Options};
+use quantloom_runtime::checkpoint::{Checkpoint, GgufValue, Layer, Options};
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tools::check::check;
 
@@ -98,6 +98,19 @@ pub(crate) fn checkpoint(bytes: &[u8]) {
         }
     }
     check(&checkpoint, &quantloom_runtime::cpu::CpuDevice::best());
+}
+
+/// What is done with a checkpoint, to a GGUF file, whose values are read too.
+pub(crate) fn gguf(bytes: &[u8]) {
+    checkpoint(bytes);
+    let Ok(checkpoint) = Checkpoint::from_bytes(bytes.to_vec(), Options::default()) else { return };
+    let Some(gguf) = checkpoint.tensors().gguf() else { return };
+    for key in gguf.keys() {
+        let value = gguf.value(key).unwrap_or_else(|| panic!("{key} was valid and has no value"));
+        if let GgufValue::List(list) = value {
+            assert_eq!(list.iter().count() as u64, list.len(), "{key}");
+        }
+    }
 }
 
 /// The description of an expert layer as text, or a file: what parses prints back; the matrices of what

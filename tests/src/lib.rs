@@ -27,6 +27,11 @@ pub fn golden_file(name: &str) -> PathBuf {
     golden().join(format!("{name}.safetensors"))
 }
 
+/// The path of a golden GGUF file, by its name without `gguf_` and extension.
+pub fn golden_gguf(name: &str) -> PathBuf {
+    golden().join(format!("gguf_{name}.gguf"))
+}
+
 /// The names of the golden files that have layers with reference results: without the number
 /// formats, and without layers of experts without results.
 ///

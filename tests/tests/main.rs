@@ -10,6 +10,7 @@ mod experts;
 mod experts_behaviours;
 mod experts_faults;
 mod experts_reference;
+mod gguf;
 mod golden;
 mod gpu;
 mod gpu_catalogue;

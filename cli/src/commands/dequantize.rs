@@ -17,7 +17,7 @@ use crate::progress::Progress;
     quantloom dequantize model/ --layer model.layers.0.mlp.down_proj --out weight.safetensors\n  \
     quantloom dequantize layer.safetensors --scheme my.scheme --shape 4096x4096 --out w.safetensors")]
 pub(crate) struct Arguments {
-    /// A .safetensors file or a model directory.
+    /// A .safetensors or .gguf file, or a model directory.
     path: PathBuf,
     /// The layer, as `inspect` names it; may be left out if there is only one.
     #[arg(long, value_name = "NAME")]

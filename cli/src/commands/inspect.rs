@@ -17,7 +17,7 @@ mod experts;
     quantloom inspect layer.safetensors --json\n  \
     quantloom inspect layer.safetensors --scheme my.scheme --layer q_proj --shape 4096x4096")]
 pub(crate) struct Arguments {
-    /// A .safetensors file or a model directory.
+    /// A .safetensors or .gguf file, or a model directory.
     path: PathBuf,
     /// The layer whose scheme --scheme gives, as its tensors are named; may be left out if only one
     /// has all tensors.

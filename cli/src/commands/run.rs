@@ -27,7 +27,7 @@ mod experts;
     --out y.safetensors --force\n  \
     quantloom run model/ --experts model.layers.0.mlp.experts --input x.safetensors:x --out y.safetensors")]
 pub(crate) struct Arguments {
-    /// A .safetensors file or a model directory.
+    /// A .safetensors or .gguf file, or a model directory.
     path: PathBuf,
     /// The layer, as `inspect` names it; may be left out if there is only one.
     #[arg(long, value_name = "NAME")]

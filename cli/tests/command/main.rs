@@ -5,6 +5,7 @@ mod documents;
 mod emit;
 mod experts;
 mod explicit_scheme;
+mod gguf;
 mod gpu;
 mod hostile;
 mod outputs;

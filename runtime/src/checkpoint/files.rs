@@ -1,8 +1,9 @@
-//! Safetensors files: one file, or a directory of shards; memory-mapped or read into memory.
+//! The files of a checkpoint: one, or a directory of shards; memory-mapped or read into memory.
 //!
 //! In: a path. Out: [`Tensors`], the type, shape and bytes of every tensor by name. The
-//! `safetensors` crate validates headers (sizes, offsets, overlap, length of the file); nothing is
-//! copied, and no allocation depends on an unchecked header.
+//! `safetensors` crate validates headers (sizes, offsets, overlap, length of the file), `gguf` those
+//! of GGUF files, which their first bytes tell; nothing is copied, and no allocation depends on an
+//! unchecked header.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -19,6 +20,7 @@ use serde_json::Map;
 
 use super::CheckpointError;
 use super::config::{Fields, read_json};
+use super::gguf::{self, Gguf, GgufProblem};
 
 /// Larger headers are not read. The largest models have some 100,000 tensors, of about 100 bytes of
 /// header each, in many files.
@@ -38,7 +40,7 @@ pub enum Access {
 }
 
 /// A file's bytes: mapped, or already in memory.
-enum Bytes {
+pub(super) enum Bytes {
     Map(Mmap),
     Memory(Vec<u8>),
 }
@@ -98,14 +100,15 @@ impl std::fmt::Debug for Tensor {
 pub struct Tensors {
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
+    gguf: Option<Gguf>,
 }
 
 impl Tensors {
-    /// Maps one file, or every shard of a directory. The files must not be written while they are
-    /// mapped ([`Access::Mapped`]); if they may be, use [`Tensors::open_as`].
+    /// Maps one file, or every safetensors shard of a directory. The files must not be written while
+    /// they are mapped ([`Access::Mapped`]); if they may be, use [`Tensors::open_as`].
     ///
     /// # Errors
-    /// A path that cannot be read, a file that is not valid safetensors, a tensor that two
+    /// A path that cannot be read, a file that is not valid safetensors or GGUF, a tensor that two
     /// shards hold.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         Self::open_as(path, Access::Mapped)
@@ -161,6 +164,11 @@ impl Tensors {
         &self.metadata
     }
 
+    /// What a GGUF file says of itself; `None` for safetensors files.
+    pub fn gguf(&self) -> Option<&Gguf> {
+        self.gguf.as_ref()
+    }
+
     fn take(&mut self, path: &Path, access: Access) -> Result<(), CheckpointError> {
         let io = |error| CheckpointError::Io { path: path.to_owned(), error };
         // Checked before the file is opened: opening a pipe would wait for its writer.
@@ -183,7 +191,7 @@ impl Tensors {
     /// The tensors of a file in memory.
     ///
     /// # Errors
-    /// [`CheckpointError::Safetensors`].
+    /// [`CheckpointError::Safetensors`] or [`CheckpointError::Gguf`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, CheckpointError> {
         let mut tensors = Self::default();
         tensors.add(Path::new("the file in memory"), Bytes::Memory(bytes))?;
@@ -192,6 +200,9 @@ impl Tensors {
 
     fn add(&mut self, path: &Path, bytes: Bytes) -> Result<(), CheckpointError> {
         let map = Arc::new(bytes);
+        if map.starts_with(gguf::MAGIC) || self.gguf.is_some() {
+            return self.add_gguf(path, &map);
+        }
         let invalid =
             |error| CheckpointError::Safetensors { path: path.to_owned(), error: Box::new(error) };
         let claimed = map.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -219,11 +230,31 @@ impl Tensors {
                 dtype: tensor.dtype,
                 shape: tensor.shape.clone(),
             };
-            match self.tensors.entry(name) {
-                Entry::Vacant(place) => place.insert(tensor),
-                Entry::Occupied(taken) => return Err(CheckpointError::Twice(taken.key().clone())),
-            };
+            self.insert(name, tensor)?;
         }
+        Ok(())
+    }
+
+    /// The tensors of a GGUF file, which is a whole checkpoint.
+    fn add_gguf(&mut self, path: &Path, map: &Arc<Bytes>) -> Result<(), CheckpointError> {
+        let fault = |problem| CheckpointError::Gguf { path: path.to_owned(), problem };
+        if !self.tensors.is_empty() || self.gguf.is_some() {
+            return Err(fault(GgufProblem::AmongOthers));
+        }
+        let (gguf, placed) = Gguf::read(map).map_err(fault)?;
+        for gguf::Placed { name, bytes, dtype, shape } in placed {
+            let (start, end) = (bytes.start, bytes.end);
+            self.insert(name, Tensor { map: map.clone(), start, end, dtype, shape })?;
+        }
+        self.gguf = Some(gguf);
+        Ok(())
+    }
+
+    fn insert(&mut self, name: String, tensor: Tensor) -> Result<(), CheckpointError> {
+        match self.tensors.entry(name) {
+            Entry::Vacant(place) => place.insert(tensor),
+            Entry::Occupied(taken) => return Err(CheckpointError::Twice(taken.key().clone())),
+        };
         Ok(())
     }
 }

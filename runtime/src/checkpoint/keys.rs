@@ -76,6 +76,7 @@ pub fn table(format: CheckpointFormat) -> Option<Table> {
         CheckpointFormat::GptOss => include_str!("keys/gpt_oss.keys"),
         CheckpointFormat::BitsAndBytes => include_str!("keys/bitsandbytes.keys"),
         CheckpointFormat::Hqq => include_str!("keys/hqq.keys"),
+        CheckpointFormat::Gguf => include_str!("keys/gguf.keys"),
         CheckpointFormat::Quantloom => return None,
     };
     let lines = text.lines().filter(|line| !line.is_empty());
@@ -312,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    const FAMILIES: [CheckpointFormat; 9] = [
+    const FAMILIES: [CheckpointFormat; 10] = [
         CheckpointFormat::CompressedTensors,
         CheckpointFormat::Gptq,
         CheckpointFormat::Awq,
@@ -322,6 +323,7 @@ mod tests {
         CheckpointFormat::GptOss,
         CheckpointFormat::BitsAndBytes,
         CheckpointFormat::Hqq,
+        CheckpointFormat::Gguf,
     ];
 
     #[test]

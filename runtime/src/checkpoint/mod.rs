@@ -1,6 +1,6 @@
 //! Checkpoints: the quantised layers and the scheme of each.
 //!
-//! In: a safetensors file or a model directory that third-party software wrote. Out: a
+//! In: a safetensors or GGUF file or a model directory that third-party software wrote. Out: a
 //! [`Checkpoint`] whose [`Layer`]s have a [`quantloom_dsl::Scheme`], a shape and their stored
 //! tensors, checked for consistency. Each format is one file, which turns the configuration into
 //! scheme text; start with `gptq`, the shortest.
@@ -16,6 +16,7 @@ mod experts;
 mod explicit_scheme;
 mod files;
 mod fp8;
+mod gguf;
 mod gpt_oss;
 mod gptq;
 pub mod keys;
@@ -39,6 +40,7 @@ pub use experts::{
 };
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
+pub use gguf::{Gguf, GgufList, GgufProblem, GgufType, GgufValue};
 pub use layer::{Layer, LayerError, LayerProblem};
 pub use patterns::PatternProblem;
 pub use quantloom::attached;
@@ -50,7 +52,8 @@ use keys::Report;
 use layer::{Recognised, Schemes};
 use models::ModelConfig;
 
-/// The formats that are read, by the name in their configuration's `quant_method`.
+/// The formats that are read: by the name in their configuration's `quant_method`, unless a format says
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CheckpointFormat {
     /// compressed-tensors (llm-compressor).
@@ -71,6 +74,8 @@ pub enum CheckpointFormat {
     BitsAndBytes,
     /// HQQ: recognised and refused.
     Hqq,
+    /// GGUF (llama.cpp), by the file's first bytes.
+    Gguf,
     /// Written by `quantloom quantize`, with the scheme as the configuration.
     Quantloom,
 }
@@ -88,6 +93,7 @@ impl CheckpointFormat {
             Self::GptOss => "gpt-oss",
             Self::BitsAndBytes => "bitsandbytes",
             Self::Hqq => "HQQ",
+            Self::Gguf => "GGUF",
             Self::Quantloom => "Quantloom",
         }
     }
@@ -118,6 +124,14 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What is wrong with it.
         error: Box<safetensors::SafeTensorError>,
+    },
+    /// The file's GGUF header is invalid.
+    #[error("{} is not a valid GGUF file: {problem}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: GgufProblem,
     },
     /// A header that would take too much memory: its tensors take some 15 times its bytes.
     #[error("{path}: a header of {bytes} bytes is too large; the limit is {most}", path = path.display())]
@@ -197,7 +211,7 @@ pub struct Checkpoint {
 type RecognisedLayer = Result<Layer, Arc<CheckpointError>>;
 
 impl Checkpoint {
-    /// Opens a `.safetensors` file or a model directory and recognises its layers.
+    /// Opens a `.safetensors` or `.gguf` file or a model directory and recognises its layers.
     ///
     /// The files are memory-mapped ([`Access::Mapped`]): until the checkpoint and its tensors are
     /// dropped, they must not be truncated, which would end the process by SIGBUS, or written. If
@@ -219,7 +233,7 @@ impl Checkpoint {
         Self::new(tensors, Some(path), options)
     }
 
-    /// A checkpoint of one safetensors file in memory.
+    /// A checkpoint of one safetensors or GGUF file in memory.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -233,6 +247,8 @@ impl Checkpoint {
         path: Option<&Path>,
         options: Options,
     ) -> Result<Self, CheckpointError> {
+        // A GGUF file says all of itself; what is beside it is another checkpoint's.
+        let path = path.filter(|_| tensors.gguf().is_none());
         let config = config::find(path, &tensors)?;
         let (format, report, mut found) = recognise(&tensors, config.as_ref(), options)?;
         found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -375,6 +391,9 @@ fn recognise(
     config: Option<&Config>,
     options: Options,
 ) -> Result<(CheckpointFormat, Report, Found), CheckpointError> {
+    if let Some(gguf) = tensors.gguf() {
+        return Ok((CheckpointFormat::Gguf, Report::default(), gguf::layers(gguf, tensors)));
+    }
     let Some(config) = config else {
         // No configuration: only formats that the names of tensors identify.
         let found = gpt_oss::layers(tensors);
@@ -402,6 +421,7 @@ fn recognise(
         CheckpointFormat::Fp8 => fp8::layers(&source)?,
         CheckpointFormat::GptOss => gpt_oss::layers(tensors),
         CheckpointFormat::BitsAndBytes => bitsandbytes::layers(&source)?,
+        CheckpointFormat::Gguf => Vec::new(),
         CheckpointFormat::Hqq => return Err(fields.fault(HQQ)),
         CheckpointFormat::Quantloom => quantloom::layers(&source)?,
     };

@@ -18,6 +18,7 @@ mod directories;
 #[path = "../../../fuzz/src/drive.rs"]
 mod drive;
 mod experts;
+mod gguf;
 mod lies;
 mod refused;
 
@@ -114,9 +115,10 @@ fn flip_bits(flips: u64) {
 fn the_fuzzers_corpus() {
     let fuzz = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"));
     type Drive = fn(&[u8]);
-    let targets: [(_, Drive); 3] = [
+    let targets: [(_, Drive); 4] = [
         ("scheme_text", drive::scheme_text),
         ("checkpoint", drive::checkpoint),
+        ("gguf", drive::gguf),
         ("expert_layer", drive::expert_layer),
     ];
     for (target, drive) in targets {

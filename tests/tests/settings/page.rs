@@ -16,6 +16,7 @@ fn the_page_of_keys_is_fresh() {
         CheckpointFormat::GptOss,
         CheckpointFormat::BitsAndBytes,
         CheckpointFormat::Hqq,
+        CheckpointFormat::Gguf,
     ];
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checkpoint-keys.md");
     let old = std::fs::read_to_string(page).unwrap();

@@ -1,0 +1,116 @@
+//! GGUF: llama.cpp's files. One file has the model's facts and all tensors; each tensor has a type of
+//! its own, which says what its blocks are.
+//!
+//! In: the header of a file ([`Gguf`]). Out: the layers, each a matrix of blocks. The quantised
+//! tensor `blk.0.ffn_down.weight` is the layer `blk.0.ffn_down`; with three dimensions it is a stack
+//! of experts. Beside it may be `bias`, and `scale`, a factor of the whole matrix (llama.cpp
+//! multiplies the product by it). Start with `types`, the table from ggml's types to schemes.
+//!
+//! What a model does around its layers (rows of q and k in llama.cpp's order, say) is the engine's.
+
+mod header;
+mod problem;
+#[cfg(test)]
+mod tests;
+mod types;
+mod value;
+
+use quantloom_dsl::layout::Shape;
+
+use super::clause::float_name;
+use super::files::Tensors;
+use super::layer::{LayerError, Recognised};
+use super::write::tensor_name;
+use super::{CheckpointError, Found};
+
+pub use header::Gguf;
+pub(super) use header::{MAGIC, Placed};
+pub use problem::GgufProblem;
+pub use value::{GgufList, GgufType, GgufValue};
+
+use header::TensorInfo;
+use types::Content;
+
+/// The version of blocks that the table says; ggml changed blocks before this one.
+const QUANTIZATION_VERSION: u64 = 2;
+
+/// The start of a text of the file, for a message.
+fn shortened(text: &str) -> String {
+    super::config::shortened(text.to_owned())
+}
+
+/// The quantised tensors as layers.
+pub(super) fn layers(gguf: &Gguf, tensors: &Tensors) -> Found {
+    let quantised = gguf.tensors.iter().filter(|(_, info)| {
+        !info.kind.is_some_and(|kind| matches!(kind.content, Content::Elements(_)))
+    });
+    quantised
+        .map(|(name, info)| {
+            let layer = name.strip_suffix(".weight").unwrap_or(name);
+            let recognised = recognise(gguf, tensors, layer, layer != name, info);
+            (layer.to_owned(), recognised.map_err(CheckpointError::from))
+        })
+        .collect()
+}
+
+/// The scheme and the shape of a quantised tensor; `named` if its name ends in `.weight`.
+fn recognise(
+    gguf: &Gguf,
+    tensors: &Tensors,
+    layer: &str,
+    named: bool,
+    info: &TensorInfo,
+) -> Result<Recognised, LayerError> {
+    let unsupported = |what: String| Err(LayerError::unsupported(layer, what));
+    let Some(kind) = info.kind else {
+        return unsupported(format!("ggml's type {} is not known", info.number));
+    };
+    let (numbers, record) = match kind.content {
+        Content::Blocks { numbers, record } => (numbers, record),
+        Content::Refused(why) => {
+            return unsupported(format!("{} is not supported: {why}", kind.name));
+        }
+        Content::Elements(_) => return unsupported(format!("{} is not quantised", kind.name)),
+    };
+    match gguf.value("general.quantization_version") {
+        None | Some(GgufValue::Unsigned(QUANTIZATION_VERSION)) => {}
+        Some(other) => {
+            return unsupported(format!(
+                "`general.quantization_version` is {other:?}; {QUANTIZATION_VERSION} is read"
+            ));
+        }
+    }
+    if !named {
+        return unsupported(format!(
+            "a tensor of {} whose name does not end in `.weight`",
+            kind.name
+        ));
+    }
+    let (shape, stacked) = match info.dims[..] {
+        [n, k] => (Shape::matrix(n, k), false),
+        [experts, n, k] => (Shape { experts, n, k }, true),
+        _ => {
+            return unsupported(format!("a tensor of {} dimensions is no matrix", info.dims.len()));
+        }
+    };
+    let clause =
+        |clause: &str, store: &str, layout: &str| match tensors.get(&tensor_name(layer, store)) {
+            None => Ok(String::new()),
+            Some(tensor) => {
+                let number = float_name(layer, store, tensor.dtype())?;
+                Ok(format!("{clause}: {number} {layout} as \"{store}\","))
+            }
+        };
+    let (axes, one_each, each_row, experts) = match stacked {
+        false => ("k, n", "per tensor [g]", "[n]", ""),
+        true => ("k, n, e", "per tensor [e]", "[n, e]", "experts: single,"),
+    };
+    let scale = clause("scale", "scale", one_each)?;
+    let bias = clause("bias", "bias", each_row)?;
+    let name = kind.name;
+    let scheme = format!(
+        "Gguf{name} {{ {numbers}, {scale} pack: for [{axes}] {{ {record} }},
+           activation: bf16 | f16 | f32, {bias} {experts} }}"
+    );
+    Ok(Recognised::new(scheme, shape))
+}
