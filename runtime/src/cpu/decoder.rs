@@ -12,8 +12,9 @@
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 
+use super::dot_row::{self, DotRow};
 use super::isa::Isa;
-use super::kernels::{self, DotRow, FmaRow, Segment};
+use super::kernels::{self, FmaRow, Segment};
 use super::vector::Vector;
 
 /// The decoder of a code type.
@@ -80,7 +81,7 @@ impl<F: CodeDecoder> DynDecoder for F {
         kernels::values(self, isa, segment, out, stride);
     }
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
-        kernels::dot_row(self, isa, row, sums);
+        dot_row::dot_row(self, isa, row, sums);
     }
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
         kernels::fma_row(self, isa, row, sums);
