@@ -13,7 +13,7 @@ use quantloom_dsl::{Accumulate, parse};
 #[test]
 fn integer_sums_are_planned_where_they_run() {
     let mut integers = 0;
-    for weight in ["u4 - 8", "i8", "e4m3", "codebook(0, 1, -1, 2)"] {
+    for weight in ["u4 - 8", "i8", "e4m3", "e2m1", "codebook(0, 1, -1, 2)", "codebook(0, 0.3)"] {
         for group in ["1x4", "1x8", "1x16", "1x24", "1x32", "1x40", "1x128", "channel", "32x16"] {
             for activation in [
                 "bf16",

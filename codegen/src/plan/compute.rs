@@ -2,7 +2,9 @@
 
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
+use quantloom_dsl::{
+    Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
+};
 
 use super::operand::Operand;
 use super::scale::segment;
@@ -238,6 +240,14 @@ fn asymmetric(activation: &Activation) -> bool {
     matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }
 
+/// Whether codes that are no integers are looked up as integers: nothing else is added to them.
+fn table_integers(scheme: &Scheme) -> bool {
+    scheme.zero.is_none()
+        && scheme.shift.is_none()
+        && scheme.weight.offset == 0
+        && TableIntegers::of(&scheme.weight.code).is_some()
+}
+
 /// Whether a row of x has one scale.
 fn one_scale(activation: &Activation) -> bool {
     match activation {
@@ -283,8 +293,11 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     // Scales apply to sums of codes; integer sums are exact only if both sides are integers.
     match (product.activation, x.code) {
         (Operand::I8, Number::Int(bits)) => {
-            bits <= 8
-                && matches!(scheme.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
+            let weight = match scheme.weight.code {
+                Code::Number(Number::Uint(_) | Number::Int(_)) => true,
+                _ => product.weight == Operand::U8 && table_integers(scheme),
+            };
+            bits <= 8 && weight
         }
         (Operand::I8, _) => false,
         (Operand::E4m3, number) => number == Number::Float(E4M3),

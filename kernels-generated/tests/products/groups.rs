@@ -22,7 +22,7 @@ const SHAPES: [(u64, u64); 5] = [(24, 384), (70, 1152), (32, 64), (33, 200), (5,
 const TOKENS: [usize; 8] = [1, 2, 3, 5, 8, 9, 17, 35];
 
 /// Weights with their groups, and the activation.
-const SCHEMES: [(&str, &str); 15] = [
+const SCHEMES: [(&str, &str); 22] = [
     ("u4 - 8, scale: f16 per 1x32", "i8 { scale: f32 per 1x32 }"),
     ("u4 - 8, scale: bf16 per 1x32", "i8 { scale: f16 per 1x16 }"),
     ("u4 - 8, scale: bf16 per 1x32", "i8 { scale: f32 per 1x128 }"),
@@ -38,6 +38,18 @@ const SCHEMES: [(&str, &str); 15] = [
     ("i5, scale: bf16 per 16x64", "i8 { scale: f32 per 4x48 }"),
     ("i8, scale: f32 per 1x512", "i8 { scale: f32 per 1x1024 }"),
     ("u4 - 8, scale: f16 per 1x64", "i8 { scale: bf16 per 1x64, scale: f32 per tensor static }"),
+    // Codes that a table makes integers.
+    ("e2m1, scale: e8m0 per 1x32", "i8 { scale: f32 per 1x32 }"),
+    ("e2m1, scale: e4m3 per 1x16, scale: f32 per tensor", "i8 { scale: f32 per 1x16 }"),
+    ("e2m1, scale: bf16 per 1x128", "i8 { zero: i8, scale: f32 per token }"),
+    (
+        "codebook(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), \
+         scale: f16 per 1x32",
+        "i8 { scale: f16 per 1x32 }",
+    ),
+    ("codebook(-1, -0.25, 0.125, 15), scale: f32 per 1x64", "i8 { scale: f32 per 1x64 }"),
+    ("codebook(-1, 1), scale: f32 per channel", "i8 { scale: f32 per token }"),
+    ("codebook(0, 3, 7, -1, 2, 5, 100, -128), scale: f16 per 1x64", "i8 { scale: f32 per 1x128 }"),
 ];
 
 fn scheme(weight: &str, x: &str) -> Scheme {
@@ -57,6 +69,19 @@ fn device(isa: Isa) -> CpuDevice {
 
 fn is_of_integers(kernel: &str) -> bool {
     kernel.ends_with("i8 dot") || kernel.ends_with("i8 matrix")
+}
+
+/// A code type without a decoder is looked up twice: its bytes are codes, and those the table's.
+#[test]
+fn tables_of_integers_serve_without_decoders() {
+    for weight in
+        ["e2m1, scale: e8m0 per 1x32", "codebook(-1, -0.25, 0.125, 15), scale: f32 per 1x64"]
+    {
+        let scheme = scheme(weight, "i8 { scale: f32 per 1x32 }");
+        for summary in quantloom_tools::conformance::check(&scheme).unwrap() {
+            assert!(summary.kernels.iter().all(|kernel| is_of_integers(kernel)), "{summary:?}");
+        }
+    }
 }
 
 #[test]
@@ -165,6 +190,8 @@ fn what_integers_do_not_multiply_is_explained() {
         ("u4 - 8, scale: f16 per 1x24", "i8 { scale: f32 per 1x24 }", "without padding"),
         ("u4 - 8, scale: f16 per 1x32, index: i32", "i8 { scale: f32 per 1x32 }", "in their order"),
         ("u4 - 8, scale: f16 per 1x32", "bf16", "quantised to integers"),
+        ("e2m1, scale: f16 per 1x32", "bf16", "quantised to integers"),
+        ("e4m3, scale: f16 per 1x32", "i8 { scale: f32 per 1x32 }", "without zero points"),
     ] {
         let scheme = scheme(weight, x);
         let op = device(Isa::best()).prepare(&scheme, &layer(&scheme, Shape::matrix(16, 96), 0));

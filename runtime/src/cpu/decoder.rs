@@ -54,8 +54,16 @@ pub trait DynDecoder: Send + Sync {
     fn bits(&self) -> usize;
     /// See [`CodeDecoder::serves`].
     fn serves(&self, code: &Code) -> bool;
-    /// Decodes a segment of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
-    fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
+    /// Decodes a segment of a panel to codes, or to the bytes of a table that codes index: [step of 4
+    /// columns] vectors, `stride` apart in `out`.
+    fn decode_codes(
+        &self,
+        isa: Isa,
+        planes: &[[u8; 64]],
+        table: Option<&[u8; 16]>,
+        out: &mut [[u8; 64]],
+        stride: usize,
+    );
     /// Decodes a segment of a panel to weights: [column] vectors of 16 rows, `stride` apart.
     fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize);
     /// A panel times few tokens with integer dot products; decoded codes are not stored.
@@ -74,8 +82,15 @@ impl<F: CodeDecoder> DynDecoder for F {
     fn serves(&self, code: &Code) -> bool {
         CodeDecoder::serves(self, code)
     }
-    fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize) {
-        kernels::codes(self, isa, planes, out, stride);
+    fn decode_codes(
+        &self,
+        isa: Isa,
+        planes: &[[u8; 64]],
+        table: Option<&[u8; 16]>,
+        out: &mut [[u8; 64]],
+        stride: usize,
+    ) {
+        kernels::codes(self, isa, (planes, table), out, stride);
     }
     fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize) {
         kernels::values(self, isa, segment, out, stride);

@@ -7,7 +7,7 @@
 use super::decoder::CodeDecoder;
 use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
-use super::kernels::{AHEAD, CHUNK, Panel, PanelScales};
+use super::kernels::{AHEAD, CHUNK, Panel, PanelScales, look_up};
 use super::tile::{DotTokens, each};
 use super::vector::Vector;
 
@@ -27,6 +27,8 @@ pub struct DotRow<'a> {
     pub starts: &'a [i32],
     /// `[segment][token]`: scales of x, if it has one for each segment.
     pub scales: Option<&'a [f32]>,
+    /// The integers of codes, if they are none themselves.
+    pub table: Option<&'a [u8; 16]>,
 }
 
 /// Panels that an integer product of few tokens reads in parallel. A core reads several streams
@@ -86,10 +88,13 @@ impl<F: CodeDecoder> Dot<'_, F> {
         };
         let scales = row.scales.map(|scales| scales.as_chunks::<M>().0);
         let tokens = DotTokens { x, starts, scales };
-        let totals = if row.segment == HALF_CHUNK {
-            half_chunks::<V, F, M, P>(decoder, panels, tokens)
-        } else {
-            chunks::<V, F, M, C, P>(decoder, panels, tokens, row.segment)
+        // Codes of more bits have no table (a table's decoder has one code a byte).
+        let totals = match row.table {
+            Some(table) if const { F::BITS <= 4 || F::BITS == 8 } => {
+                let codes = TableCodes { decoder, table };
+                multiply::<V, _, M, C, P>(codes, panels, tokens, row.segment)
+            }
+            _ => multiply::<V, _, M, C, P>(Codes { decoder }, panels, tokens, row.segment),
         };
         let (sums, _) = sums.as_chunks_mut::<M>();
         for (totals, sums) in totals.into_iter().zip(sums) {
@@ -100,16 +105,99 @@ impl<F: CodeDecoder> Dot<'_, F> {
     }
 }
 
+/// The integers that a panel's codes are in a product.
+trait Integers: Copy {
+    /// Width of a stored code in bits.
+    const BITS: usize;
+
+    /// Those of a chunk.
+    fn of<V: Vector>(self, chunk: &[[u8; 64]]) -> [V; 8];
+
+    /// `part + integers . x`
+    fn dot<V: Vector>(part: V, integers: V, x: V) -> V;
+}
+
+/// Codes as they are.
+struct Codes<'a, F> {
+    decoder: &'a F,
+}
+
+impl<F> Clone for Codes<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Codes<'_, F> {}
+
+impl<F: CodeDecoder> Integers for Codes<'_, F> {
+    const BITS: usize = F::BITS;
+
+    #[inline(always)]
+    fn of<V: Vector>(self, chunk: &[[u8; 64]]) -> [V; 8] {
+        self.decoder.codes(chunk)
+    }
+
+    #[inline(always)]
+    fn dot<V: Vector>(part: V, integers: V, x: V) -> V {
+        if F::BITS < 8 { part.dot_narrow(integers, x) } else { part.dot(integers, x) }
+    }
+}
+
+/// Bytes of a table, which codes index.
+struct TableCodes<'a, F> {
+    decoder: &'a F,
+    table: &'a [u8; 16],
+}
+
+impl<F> Clone for TableCodes<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for TableCodes<'_, F> {}
+
+impl<F: CodeDecoder> Integers for TableCodes<'_, F> {
+    const BITS: usize = F::BITS;
+
+    #[inline(always)]
+    fn of<V: Vector>(self, chunk: &[[u8; 64]]) -> [V; 8] {
+        let mut codes = self.decoder.codes(chunk);
+        look_up(&mut codes, self.table);
+        codes
+    }
+
+    #[inline(always)]
+    fn dot<V: Vector>(part: V, integers: V, x: V) -> V {
+        part.dot(integers, x)
+    }
+}
+
+#[inline(always)]
+fn multiply<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize>(
+    codes: I,
+    panels: &[Panel<'_>; P],
+    tokens: DotTokens<'_, M>,
+    segment: usize,
+) -> [[V; M]; P] {
+    if segment == HALF_CHUNK {
+        half_chunks::<V, I, M, P>(codes, panels, tokens)
+    } else {
+        chunks::<V, I, M, C, P>(codes, panels, tokens, segment)
+    }
+}
+
 /// Segments of whole chunks; C independent chains of products a token, enough to hide their latency.
 #[inline(always)]
-fn chunks<V: Vector, F: CodeDecoder, const M: usize, const C: usize, const P: usize>(
-    decoder: &F,
+fn chunks<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize>(
+    integers: I,
     panels: &[Panel<'_>; P],
     tokens: DotTokens<'_, M>,
     segment: usize,
 ) -> [[V; M]; P] {
     let mut totals = [[V::splat(0); M]; P];
-    let lines = F::BITS * (segment / CHUNK);
+    let lines = I::BITS * (segment / CHUNK);
     for (at, (x, starts)) in tokens.x.chunks(segment / 4).zip(tokens.starts).enumerate() {
         each!(p in P {
             let Panel { planes, groups } = &panels[p];
@@ -118,16 +206,16 @@ fn chunks<V: Vector, F: CodeDecoder, const M: usize, const C: usize, const P: us
                 parts[m][0] = V::splat(starts[m] as u32);
             });
             let group = at * segment / groups.columns;
-            let ahead = chunks_ahead::<F>() * CHUNK / groups.columns;
+            let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
             groups.scales.prefetch::<V, P>(group + ahead);
-            let chunks = planes[at * lines..].chunks_exact(F::BITS);
+            let chunks = planes[at * lines..].chunks_exact(I::BITS);
             for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
-                prefetch_codes::<V, F, P>(planes, chunk);
-                let codes: [V; 8] = decoder.codes(chunk);
+                prefetch_codes::<V, I, P>(planes, chunk);
+                let codes: [V; 8] = integers.of(chunk);
                 each!(q in [0 1 2 3 4 5 6 7] {
                     each!(m in M {
                         let part = &mut parts[m][q % C];
-                        *part = dot::<V, F>(*part, codes[q], x[q][m]);
+                        *part = I::dot(*part, codes[q], V::splat(x[q][m]));
                     });
                 });
             }
@@ -150,8 +238,8 @@ fn chunks<V: Vector, F: CodeDecoder, const M: usize, const C: usize, const P: us
 
 /// Segments of [`HALF_CHUNK`] columns: the panels are chains enough.
 #[inline(always)]
-fn half_chunks<V: Vector, F: CodeDecoder, const M: usize, const P: usize>(
-    decoder: &F,
+fn half_chunks<V: Vector, I: Integers, const M: usize, const P: usize>(
+    integers: I,
     panels: &[Panel<'_>; P],
     tokens: DotTokens<'_, M>,
 ) -> [[V; M]; P] {
@@ -162,11 +250,11 @@ fn half_chunks<V: Vector, F: CodeDecoder, const M: usize, const P: usize>(
         each!(p in P {
             let Panel { planes, groups } = &panels[p];
             let group = at * CHUNK / groups.columns;
-            let ahead = chunks_ahead::<F>() * CHUNK / groups.columns;
+            let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
             groups.scales.prefetch::<V, P>(group + ahead);
-            let chunk = &planes[at * F::BITS..][..F::BITS];
-            prefetch_codes::<V, F, P>(planes, chunk);
-            let codes: [V; 8] = decoder.codes(chunk);
+            let chunk = &planes[at * I::BITS..][..I::BITS];
+            prefetch_codes::<V, I, P>(planes, chunk);
+            let codes: [V; 8] = integers.of(chunk);
             each!(half in [0 1] {
                 let mut parts = [V::splat(0); M];
                 each!(m in M {
@@ -175,7 +263,7 @@ fn half_chunks<V: Vector, F: CodeDecoder, const M: usize, const P: usize>(
                 each!(q in [0 1 2 3] {
                     each!(m in M {
                         let q = 4 * half + q;
-                        parts[m] = dot::<V, F>(parts[m], codes[q], x[q][m]);
+                        parts[m] = I::dot(parts[m], codes[q], V::splat(x[q][m]));
                     });
                 });
                 let segment = 2 * at + half;
@@ -185,12 +273,6 @@ fn half_chunks<V: Vector, F: CodeDecoder, const M: usize, const P: usize>(
         });
     }
     totals
-}
-
-#[inline(always)]
-fn dot<V: Vector, F: CodeDecoder>(part: V, codes: V, x: u32) -> V {
-    let token = V::splat(x);
-    if F::BITS < 8 { part.dot_narrow(codes, token) } else { part.dot(codes, token) }
 }
 
 /// Adds the integer sums of a segment, times its scales.
@@ -218,19 +300,16 @@ fn add_scaled<V: Vector, const M: usize>(
 }
 
 /// Prefetch distance of codes in chunks.
-const fn chunks_ahead<F: CodeDecoder>() -> usize {
-    AHEAD / (64 * F::BITS)
+const fn chunks_ahead<I: Integers>() -> usize {
+    AHEAD / (64 * I::BITS)
 }
 
 /// Prefetches codes of the stream that a chunk is of.
 #[inline(always)]
-fn prefetch_codes<V: Vector, F: CodeDecoder, const P: usize>(
-    planes: &[[u8; 64]],
-    chunk: &[[u8; 64]],
-) {
-    let ahead = chunk.as_ptr().wrapping_add(chunks_ahead::<F>() * F::BITS);
+fn prefetch_codes<V: Vector, I: Integers, const P: usize>(planes: &[[u8; 64]], chunk: &[[u8; 64]]) {
+    let ahead = chunk.as_ptr().wrapping_add(chunks_ahead::<I>() * I::BITS);
     let ahead = in_stream::<_, P>(planes, ahead);
-    for line in 0..F::BITS {
+    for line in 0..I::BITS {
         V::prefetch(ahead.wrapping_add(line).cast());
     }
 }

@@ -102,6 +102,7 @@ pub struct FmaRow<'a> {
 struct Codes<'a, F> {
     decoder: &'a F,
     planes: &'a [[u8; 64]],
+    table: Option<&'a [u8; 16]>,
     out: &'a mut [[u8; 64]],
     stride: usize,
 }
@@ -109,11 +110,11 @@ struct Codes<'a, F> {
 pub(super) fn codes<F: CodeDecoder>(
     decoder: &F,
     isa: Isa,
-    planes: &[[u8; 64]],
+    (planes, table): (&[[u8; 64]], Option<&[u8; 16]>),
     out: &mut [[u8; 64]],
     stride: usize,
 ) {
-    enter(isa, Codes { decoder, planes, out, stride });
+    enter(isa, Codes { decoder, planes, table, out, stride });
 }
 
 impl<F: CodeDecoder> Vectorised for Codes<'_, F> {
@@ -123,12 +124,24 @@ impl<F: CodeDecoder> Vectorised for Codes<'_, F> {
         let chunks = self.planes.chunks_exact(F::BITS);
         let outs = self.out.chunks_mut(8 * self.stride);
         for (planes, out) in chunks.zip(outs) {
-            let codes: [V; 8] = V::arrange(self.decoder.codes(planes));
+            let mut codes: [V; 8] = self.decoder.codes(planes);
+            if let Some(table) = self.table {
+                look_up(&mut codes, table);
+            }
+            let codes = V::arrange(codes);
             for (codes, out) in codes.into_iter().zip(out.iter_mut().step_by(self.stride)) {
                 codes.store(out);
             }
         }
     }
+}
+
+/// Replaces codes, which are below 16, by the bytes of a table.
+#[inline(always)]
+pub(super) fn look_up<V: Vector>(codes: &mut [V; 8], table: &[u8; 16]) {
+    each!(q in [0 1 2 3 4 5 6 7] {
+        codes[q] = codes[q].lookup(table);
+    });
 }
 
 struct Weights<'a, F> {

@@ -13,7 +13,7 @@
 //! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
 //! padded; x is permuted in the same way.
 
-use quantloom_dsl::ZeroPointCorrection;
+use quantloom_dsl::{TableIntegers, ZeroPointCorrection};
 use rayon::prelude::*;
 
 use super::decoder::{StoredCode, planes, stored_code};
@@ -77,6 +77,8 @@ pub struct NativeWeight {
     parts: Option<usize>,
     /// Columns of a group of x.
     x_group: Option<usize>,
+    /// The unsigned integers of codes that are none themselves, in integer products.
+    table: Option<TableIntegers>,
 }
 
 impl NativeWeight {
@@ -99,6 +101,11 @@ impl NativeWeight {
             }
         }
         let stored = stored_code(&scheme.weight.code);
+        let table = match path {
+            Path::Dot => TableIntegers::of(&scheme.weight.code),
+            Path::Fma => None,
+        };
+        let of_table = table.map_or(0, |table| i32::from(table.offset));
         let mut packed = Self {
             bits,
             experts: shape.experts as usize,
@@ -114,9 +121,10 @@ impl NativeWeight {
             bias: None,
             row_sums: Vec::new(),
             order: None,
-            offset: stored.offset + scheme.weight.offset,
+            offset: stored.offset + scheme.weight.offset + of_table,
             parts: None,
             x_group,
+            table,
         };
         packed.groups(weight, path, &arranged);
         packed.rows(weight);
@@ -152,14 +160,25 @@ impl NativeWeight {
         self.groups > 1
     }
 
-    /// The integer of a code is the unsigned stored code minus this.
+    /// The integer of a code is the unsigned stored code, or that of [`Self::table`], minus this.
     pub fn offset(&self) -> i32 {
         self.offset
     }
 
+    /// The unsigned integers of codes that are none themselves, in integer products.
+    pub fn table(&self) -> Option<&[u8; 16]> {
+        self.table.as_ref().map(|table| &table.table)
+    }
+
+    /// The largest unsigned integer of a code.
+    pub fn most(&self) -> i32 {
+        self.table.map_or((1 << self.bits) - 1, |table| i32::from(table.largest()))
+    }
+
     /// The largest magnitude of a code's integer.
     pub fn largest(&self) -> u64 {
-        let (low, high) = (-i64::from(self.offset), (1 << self.bits) - 1 - i64::from(self.offset));
+        let offset = i64::from(self.offset);
+        let (low, high) = (-offset, i64::from(self.most()) - offset);
         low.unsigned_abs().max(high.unsigned_abs())
     }
 
@@ -293,7 +312,10 @@ impl NativeWeight {
             };
             (0..self.experts * panels).map(panel).collect()
         };
-        let factor = padded(&|e, row| weight.folded(e as u64, row as u64, 0).factor as f32);
+        // Sums of a table's integers are a power of two too large.
+        let unit = self.table.map_or(1.0, |table| (-f64::from(table.exponent)).exp2());
+        let factor =
+            padded(&|e, row| (weight.folded(e as u64, row as u64, 0).factor * unit) as f32);
         let bias = weight.bias().map(|bias| padded(&|e, row| bias[e * n + row] as f32));
         (self.factor, self.bias) = (factor, bias);
     }
@@ -358,7 +380,12 @@ impl NativeWeight {
             let (mut total, mut count) = (0i64, 0i64);
             for (at, code) in codes.iter().enumerate() {
                 if real(at) {
-                    total += i64::from(code ^ flip) - i64::from(self.offset);
+                    let stored = code ^ flip;
+                    let unsigned = match self.table() {
+                        Some(table) => table[usize::from(stored)],
+                        None => stored,
+                    };
+                    total += i64::from(unsigned) - i64::from(self.offset);
                     count += 1;
                 }
             }

@@ -93,7 +93,8 @@ impl CpuProduct<'_> {
             Tokens::Codes { x, starts, scales, .. } => {
                 let scales = self.blocking.grouped_x.then_some(scales);
                 let panels = &panels[..streams];
-                let row = DotRow { panels, segment, tokens, x, starts, scales };
+                let table = self.weight.table();
+                let row = DotRow { panels, segment, tokens, x, starts, scales, table };
                 self.decoder.dot_row(self.isa, row, sums);
             }
             Tokens::Values { x, sums: x_sums } => {
@@ -249,7 +250,7 @@ impl CpuProduct<'_> {
             .run();
             return;
         }
-        let (codes, narrow) = (codes.as_chunks().0, self.decoder.bits() < 8);
+        let (codes, narrow) = (codes.as_chunks().0, self.weight.most() < 128);
         let tiles = DotTiles::<P> {
             blocking,
             columns,
@@ -283,7 +284,8 @@ impl CpuProduct<'_> {
         let segment = self.blocking.segment;
         for p in 0..here {
             let lines = self.lines(first + p, columns.clone());
-            self.decoder.decode_codes(self.isa, lines, &mut codes[p..], P);
+            let table = self.weight.table();
+            self.decoder.decode_codes(self.isa, lines, table, &mut codes[p..], P);
             let groups = self.weight.panel(self.expert, first + p).groups;
             for (at, column) in columns.clone().step_by(segment).enumerate() {
                 let group = column / groups.columns;

@@ -8,7 +8,7 @@ use std::fmt;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Activation, Code, Scheme};
+use quantloom_dsl::{Activation, Code, Scheme, TableIntegers};
 
 use super::blocking::Matrix;
 use super::device::CpuDevice;
@@ -64,8 +64,11 @@ pub enum Rejection {
     /// The device was made for another set.
     #[error("the device was asked for {0}")]
     OtherSet(Isa),
-    /// Integer products need integer codes.
-    #[error("integer products need integer codes, the weight's are {0}")]
+    /// Integer products need integer codes, or codes that a table makes integers.
+    #[error(
+        "integer products need integer codes, or at most 16 that are small integers times a power of two, \
+         without zero points; the weight's are {0}"
+    )]
     FloatCodes(String),
     /// Integer products need an int8 activation.
     #[error(
@@ -180,8 +183,10 @@ pub(crate) fn select_with(
 
 /// Why integer products do not compute a scheme, if they do not.
 fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
-    if scheme.weight.code.is_float() {
-        return Some(Rejection::FloatCodes(code_name(&scheme.weight.code)));
+    let (weight, alone) = (&scheme.weight, scheme.zero.is_none() && scheme.shift.is_none());
+    let looked_up = || alone && weight.offset == 0 && TableIntegers::of(&weight.code).is_some();
+    if weight.code.is_float() && !looked_up() {
+        return Some(Rejection::FloatCodes(code_name(&weight.code)));
     }
     let quantiser = match scheme.activations.first() {
         Some(Activation::Quantised(quantiser)) => quantiser,

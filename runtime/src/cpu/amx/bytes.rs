@@ -26,7 +26,7 @@ pub(in crate::cpu) const STEP: usize = 64;
 /// as a whole step, and each segment is stored and loaded: with segments of 32 columns AMX was no
 /// faster than `vpdpbusd`, docs/performance/cpu.md.)
 pub(in crate::cpu) fn takes(weight: &NativeWeight, segment: usize) -> bool {
-    let (offset, codes) = (weight.offset(), 1 << weight.bits());
+    let (offset, codes) = (weight.offset(), weight.most() + 1);
     let bytes = offset == 0 || (0..=128).contains(&offset) && codes - offset <= 128;
     bytes && segment.is_multiple_of(STEP) && weight.columns().is_multiple_of(STEP)
 }
