@@ -84,7 +84,7 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
         .collect();
 
     let x_scales: Vec<[f32; M]> = (0..segments)
-        .map(|_| std::array::from_fn(|_| [2.0, 0.25, 0.0, -1.0][random.next() as usize % 4]))
+        .map(|_| std::array::from_fn(|_| [2.0, 1.0, 0.0, -1.0][random.next() as usize % 4]))
         .collect();
 
     let mut expected = [[0.0f64; 16]; M];
