@@ -572,8 +572,16 @@ fn the_next_product_takes_over() {
         ("in e4m3".to_owned(), why.to_owned())
     );
     let grouped = "i8 { scale: f32 per 1x32 }";
-    let grouped = plan_of(&scheme("i4", grouped), "x86").unwrap();
-    assert_eq!(grouped.compute.product.name, "fma_f32");
+    let asymmetric = "i8 { zero: i8, scale: f32 per 1x32 }";
+    for (weight, x, product) in [
+        ("i4", grouped, "dot_u8s8"),
+        ("e2m1", grouped, "dot_u8s8"),
+        ("i4", asymmetric, "fma_f32"),
+        ("e2m3", grouped, "fma_f32"),
+    ] {
+        let grouped = plan_of(&scheme(weight, x), "x86").unwrap();
+        assert_eq!(grouped.compute.product.name, product, "{weight}, {x}");
+    }
 }
 
 /// A product scales its operands where both have just its scales; other schemes have other

@@ -188,6 +188,7 @@ fn the_cheapest_sequences_are_these() {
         ("i8", Operand::I8, Class::Hopper, "as stored", 0, 1, 0, 0),
         ("u4 - 8", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
         ("i4", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
+        ("e2m1", Operand::U8, Class::Lanes, "planes_to_bytes -> byte_tables", 12 + 8, 32, 6, 1),
         ("u8", Operand::F32, Class::Lanes, "convert_f32", 10, 4, 0, 0),
         ("i8", Operand::F32, Class::Lanes, "convert_f32", 10, 4, 128, 0),
         ("e4m3", Operand::F32, Class::Lanes, "rebase_f32", 4 * 11 + 3, 4, 0, 0),

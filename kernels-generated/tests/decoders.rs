@@ -76,7 +76,7 @@ fn codes_come_out_as_they_went_in() {
         let mask = number(*decoder).mask();
         let code = |row: usize, column: usize| (row * 37 + column * 11) as u32 & mask;
         let mut out = [[0u8; 64]; 8];
-        decoder.decode_codes(Isa::Portable, &pack(decoder.bits(), &code), &mut out, 1);
+        decoder.decode_codes(Isa::Portable, &pack(decoder.bits(), &code), None, &mut out, 1);
         for (at, found) in out.as_flattened().iter().enumerate() {
             let (row, column) = (at % 64 / 4, at / 64 * 4 + at % 4);
             let name = decoder.name();

@@ -1,6 +1,8 @@
 //! Products of every catalogue scheme on every instruction set of this machine, at partial shapes,
 //! against the f64 reference: with the generated decoders, and with the lookup table.
 
+mod groups;
+
 use std::io::Write as _;
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Overflow};

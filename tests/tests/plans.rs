@@ -8,12 +8,12 @@ use quantloom::runtime::cpu::select::select;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Accumulate, parse};
 
-/// Integer sums in both, or in neither: groups shorter than a chunk of codes, padded or not, scales
-/// of x along columns, codes that are not integers, and quantisers for only some types of x.
+/// Integer sums in both, or in neither: groups shorter than half a chunk of codes, padded or not,
+/// scales and zero points of x along columns, codes that are not integers, and quantisers for only some types of x.
 #[test]
 fn integer_sums_are_planned_where_they_run() {
     let mut integers = 0;
-    for weight in ["u4 - 8", "i8", "e4m3", "codebook(0, 1, -1, 2)"] {
+    for weight in ["u4 - 8", "i8", "e4m3", "e2m1", "codebook(0, 1, -1, 2)", "codebook(0, 0.3)"] {
         for group in ["1x4", "1x8", "1x16", "1x24", "1x32", "1x40", "1x128", "channel", "32x16"] {
             for activation in [
                 "bf16",
@@ -21,6 +21,11 @@ fn integer_sums_are_planned_where_they_run() {
                 "i4 { scale: own per tensor }",
                 "i8 { zero: i8, scale: f32 per token }",
                 "i8 { scale: f32 per 1x128 }",
+                "i8 { scale: f16 per 1x16 }",
+                "i8 { scale: f32 per 1x24 }",
+                "i8 { scale: f32 per 1x48 }",
+                "i8 { zero: i8, scale: f32 per 1x64 }",
+                "i4 { scale: e8m0 per 1x32, scale: f32 per token }",
                 "e4m3 { scale: f32 per token }",
                 "bf16 | i8 { scale: f32 per token }",
                 "i8 { scale: f32 per token } | bf16",

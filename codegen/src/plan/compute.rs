@@ -1,8 +1,10 @@
 //! The compute plan: the product instruction, and with it the compute dtype of w and x.
 
-use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, FloatFormat, Number};
+use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
+use quantloom_dsl::{
+    Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
+};
 
 use super::operand::Operand;
 use super::scale::segment;
@@ -149,14 +151,12 @@ pub struct ComputePlan {
 impl ComputePlan {
     /// Every product of a class of targets that preserves the scheme's meaning, best first.
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
-        // Matrix instructions sum whole steps, so a segment must not end within a step. CPUs pad
-        // segments longer than half of a chunk to whole chunks, and integer products have one sum per
-        // chunk.
+        // Matrix instructions sum whole steps, so a segment must not end within a step.
         let segment = segment(scheme, activation);
         let whole = |product: &Product| match segment {
             None => true,
-            Some(segment) if class == Lanes => {
-                product.sum == Accumulate::F32 || segment > LANES_CHUNK / 2
+            Some(_) if class == Lanes => {
+                product.sum == Accumulate::F32 || lanes_have_segments(scheme, activation)
             }
             Some(segment) => product.scaling().is_some() || segment.is_multiple_of(product.columns),
         };
@@ -175,6 +175,7 @@ impl ComputePlan {
             product.classes.contains(&class)
                 && packed(product)
                 && keeps(scheme, activation, product)
+                && (class == Lanes || product.sum == Accumulate::F32 || one_scale(activation))
                 && whole(product)
                 && !zero(product)
         };
@@ -196,7 +197,10 @@ impl ComputePlan {
         let there =
             |product: &&Product| product.classes.contains(&class) && product.scaling().is_none();
         let products = || PRODUCTS.iter().filter(there);
-        let kept = products().filter(|product| keeps(scheme, activation, product));
+        let kept = products().filter(|product| {
+            keeps(scheme, activation, product)
+                && (product.sum == Accumulate::F32 || one_scale(activation))
+        });
         let step = kept.map(|product| product.columns).min();
         match (step, segment(scheme, activation), activation) {
             (Some(step), Some(segment), _) => format!(
@@ -236,6 +240,39 @@ fn asymmetric(activation: &Activation) -> bool {
     matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }
 
+/// Whether codes that are no integers are looked up as integers: nothing else is added to them.
+fn table_integers(scheme: &Scheme) -> bool {
+    scheme.zero.is_none()
+        && scheme.shift.is_none()
+        && scheme.weight.offset == 0
+        && TableIntegers::of(&scheme.weight.code).is_some()
+}
+
+/// Whether a row of x has one scale.
+fn one_scale(activation: &Activation) -> bool {
+    match activation {
+        Activation::Float(_) => true,
+        Activation::Quantised(x) => x.scales.iter().all(|scale| scale.group.cols == GroupSize::All),
+    }
+}
+
+/// Whether integer products on CPUs have segments in which both sides have one scale: whole half
+/// chunks. Groups of w are padded to chunks, of more than a quarter to half a chunk; then, or with an
+/// index, its columns are in another order than groups of x. A zero point of a group of x would need a
+/// sum of each group of w.
+fn lanes_have_segments(scheme: &Scheme, activation: &Activation) -> bool {
+    let half = LANES_CHUNK / 2;
+    let none = Activation::Float(Number::Float(F32));
+    let of_weight = segment(scheme, &none);
+    if one_scale(activation) {
+        return of_weight.is_none_or(|columns| columns > half / 2);
+    }
+    let in_order = scheme.index.is_none()
+        && of_weight.is_none_or(|columns| columns == half || columns.is_multiple_of(LANES_CHUNK));
+    let common = segment(scheme, activation).unwrap_or(half);
+    in_order && !asymmetric(activation) && common.is_multiple_of(half)
+}
+
 /// Whether the product's operand types represent the scheme's codes.
 fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     if let Some(scaling) = product.scaling() {
@@ -253,14 +290,14 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
         }
         Activation::Quantised(quantiser) => quantiser,
     };
-    // Scales apply to sums of codes; integer sums are exact only if both sides are integers and a row of
-    // x has one scale.
-    let row_scale = x.scales.iter().all(|scale| scale.group.cols == GroupSize::All);
+    // Scales apply to sums of codes; integer sums are exact only if both sides are integers.
     match (product.activation, x.code) {
         (Operand::I8, Number::Int(bits)) => {
-            bits <= 8
-                && row_scale
-                && matches!(scheme.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
+            let weight = match scheme.weight.code {
+                Code::Number(Number::Uint(_) | Number::Int(_)) => true,
+                _ => product.weight == Operand::U8 && table_integers(scheme),
+            };
+            bits <= 8 && weight
         }
         (Operand::I8, _) => false,
         (Operand::E4m3, number) => number == Number::Float(E4M3),

@@ -206,6 +206,11 @@ impl StepSink for Costs<'_> {
         self.add(self.row.table_half)
     }
 
+    fn lookup_bytes(&mut self, _: &[u8; 16], _: Read) -> Option<Read> {
+        // A permutation of bytes, on CPUs.
+        self.add((self.row.class == Class::Lanes).then_some(self.row.word))
+    }
+
     fn int_to_f32(&mut self, _: Read) -> Option<Read> {
         self.add(Some(self.row.f32))
     }

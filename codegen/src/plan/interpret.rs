@@ -84,6 +84,11 @@ impl StepSink for Bits {
         Some(table[index as usize % table.len()])
     }
 
+    fn lookup_bytes(&mut self, table: &[u8; 16], indices: u32) -> Option<u32> {
+        let bytes = indices.to_le_bytes().map(|index| table[usize::from(index) % table.len()]);
+        Some(u32::from_le_bytes(bytes))
+    }
+
     fn int_to_f32(&mut self, a: u32) -> Option<u32> {
         Some((a as i32 as f32).to_bits())
     }

@@ -89,6 +89,12 @@ pub trait StepSink {
         None
     }
 
+    /// [`Step::LookupBytes`].
+    fn lookup_bytes(&mut self, table: &[u8; 16], indices: Self::Value) -> Option<Self::Value> {
+        let _ = (table, indices);
+        None
+    }
+
     /// [`Step::IntToF32`].
     fn int_to_f32(&mut self, a: Self::Value) -> Option<Self::Value> {
         let _ = a;
@@ -151,6 +157,10 @@ impl Step {
             Self::LookupHalf { table, index } => {
                 let index = sink.arg(*index);
                 sink.lookup_half(table, index)
+            }
+            Self::LookupBytes { table, indices } => {
+                let indices = sink.arg(*indices);
+                sink.lookup_bytes(table, indices)
             }
             Self::IntToF32(a) => {
                 let a = sink.arg(*a);

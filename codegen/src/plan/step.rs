@@ -106,6 +106,13 @@ pub enum Step {
         /// The index.
         index: Arg,
     },
+    /// Each byte of the word, which must be below 16, indexes a table of bytes.
+    LookupBytes {
+        /// The table.
+        table: [u8; 16],
+        /// The four indices.
+        indices: Arg,
+    },
     /// The word, a signed integer, as f32.
     IntToF32(Arg),
     /// `a + b` in f32.
@@ -134,6 +141,7 @@ impl Step {
             Self::Prmt { low, high, select } => vec![*low, *high, *select],
             Self::CvtF16 { codes, .. } => vec![*codes],
             Self::LookupF32 { index, .. } | Self::LookupHalf { index, .. } => vec![*index],
+            Self::LookupBytes { indices, .. } => vec![*indices],
         }
     }
 
@@ -167,6 +175,9 @@ impl Step {
             }
             Self::LookupHalf { table, index } => {
                 Self::LookupHalf { table: table.clone(), index: at(index) }
+            }
+            Self::LookupBytes { table, indices } => {
+                Self::LookupBytes { table: *table, indices: at(indices) }
             }
             Self::IntToF32(a) => Self::IntToF32(at(a)),
             Self::AddF32(a, b) => Self::AddF32(at(a), at(b)),

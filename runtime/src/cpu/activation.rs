@@ -10,6 +10,7 @@ use quantloom_dsl::{Quantiser, Scheme};
 use rayon::prelude::*;
 
 use super::blocking::{Blocking, Matrix};
+use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
 use super::native::{NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
@@ -38,9 +39,10 @@ pub(super) struct ActivationInput<'a> {
     pub(super) offset: i32,
 }
 
-/// Bytes that a thread needs for a row: in the caller's order, and in native order.
+/// Bytes that a thread needs for a row: in the caller's order, and in native order; and its scales.
 pub(super) fn row_bytes(weight: &NativeWeight) -> usize {
-    2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns()))
+    let scales = bytes_of::<f32>(weight.columns().div_ceil(HALF_CHUNK));
+    2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns())) + scales
 }
 
 /// Bytes of [`PackedTokens`], including the buffers of rows; [`usize::MAX`] if there are more.
@@ -54,7 +56,7 @@ pub(super) fn bytes(blocking: &Blocking, weight: &NativeWeight, threads: usize) 
             bytes_of::<u32>(elements / 4),
             bytes_of::<i32>(segments),
             bytes_of::<f32>(segments),
-            bytes_of::<f32>(tokens),
+            bytes_of::<f32>(tokens.saturating_mul(blocking.x_scales())),
             bytes_of::<f32>(tokens),
         ],
         (_, Path::Fma) => &[bytes_of::<f32>(elements), bytes_of::<f32>(segments)],
@@ -98,7 +100,7 @@ impl<'a> PackedTokens<'a> {
                 x: cut.take(tokens * columns / 4),
                 starts: cut.take(segments),
                 sums: cut.take(segments),
-                scales: cut.take(tokens),
+                scales: cut.take(tokens * blocking.x_scales()),
                 zeros: cut.take(tokens),
             },
             (_, Path::Fma) => {
@@ -124,7 +126,7 @@ impl<'a> PackedTokens<'a> {
                 x: cut.take(tokens * columns / 4),
                 starts: cut.take(segments),
                 sums: cut.take(segments),
-                scales: cut.take(tokens),
+                scales: cut.take(tokens * blocking.x_scales()),
                 zeros: cut.take(tokens),
             },
             (_, Path::Fma) => {
@@ -179,10 +181,11 @@ impl<'a> PackedTokens<'a> {
                     x.par_chunks_mut(share * native / 4)
                         .zip(starts.par_chunks_mut(share * segments))
                         .zip(sums.par_chunks_mut(share * segments))
-                        .zip(scales.par_chunks_mut(share).zip(zeros.par_chunks_mut(share)))
+                        .zip(scales.par_chunks_mut(share * blocking.x_scales()))
+                        .zip(zeros.par_chunks_mut(share))
                         .zip(rows.par_chunks_mut(each.max(1)))
                         .enumerate()
-                        .for_each(|(at, ((((x, starts), sums), (scales, zeros)), rows))| {
+                        .for_each(|(at, (((((x, starts), sums), scales), zeros), rows))| {
                             let out = CodesOut { x, starts, sums, scales, zeros };
                             standard(|| job(at, out, rows));
                         });
@@ -312,29 +315,53 @@ impl<'a> RowSource<'a> {
         false
     }
 
-    /// The codes of a row whose columns share one scale; returns the scale and the zero point.
+    /// The codes of a row; returns its zero point. `scales` has one scale for each `columns` columns,
+    /// which share it: one of a row, or one of each segment.
     #[inline(always)]
-    fn codes(&self, token: usize, row: &mut [f32], codes: &mut [f32]) -> (f32, f32) {
+    fn codes(
+        &self,
+        token: usize,
+        row: &mut [f32],
+        codes: &mut [f32],
+        scales: &mut [f32],
+        columns: usize,
+    ) -> f32 {
+        scales.fill(0.0);
         if !self.widen(token, row) {
             codes.fill(0.0);
-            return (0.0, 0.0);
+            return 0.0;
         }
         match &self.conversion {
-            RowConversion::Quantised(fast, all) => match fast.parameters(row, 0, *all) {
-                Ok(parameters) => {
-                    fast.codes(row, parameters, codes);
-                    (parameters.scale, parameters.zero)
+            RowConversion::Quantised(fast, all) => {
+                let mut zero = 0.0;
+                let group = fast.columns(self.k);
+                for first in (0..self.k).step_by(group) {
+                    let range = first..(first + group).min(self.k);
+                    let Ok(parameters) = fast.parameters(row, first, *all) else {
+                        codes[range].fill(0.0);
+                        continue;
+                    };
+                    fast.codes(&row[range.clone()], parameters, &mut codes[range.clone()]);
+                    scales[first / columns..range.end.div_ceil(columns)].fill(parameters.scale);
+                    zero = parameters.zero;
                 }
-                Err(_) => (0.0, 0.0),
-            },
+                zero
+            }
             RowConversion::Reference(all) => {
-                let at = token * self.k;
-                for (code, exact) in codes.iter_mut().zip(&all.codes[at..]) {
+                let own = token * self.k..(token + 1) * self.k;
+                for (code, exact) in codes.iter_mut().zip(&all.codes[own.clone()]) {
                     *code = *exact as f32;
                 }
-                (all.scales[at] as f32, all.zeros[at] as f32)
+                for (scale, exact) in scales.iter_mut().zip(all.scales[own].iter().step_by(columns))
+                {
+                    *scale = *exact as f32;
+                }
+                all.zeros.get(token * self.k).map_or(0.0, |zero| *zero as f32)
             }
-            RowConversion::Given => (1.0, 0.0),
+            RowConversion::Given => {
+                scales.fill(1.0);
+                0.0
+            }
         }
     }
 
@@ -423,8 +450,11 @@ impl Vectorised for PackCodes<'_, '_> {
         let mut cut = BumpAllocator::new(rows);
         let (row, codes): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(k));
         let (bytes, ordered): (&mut [i8], &mut [i8]) = (cut.take(k), cut.take(native));
-        let segments = blocking.segments;
-        let tokens = out.scales.len();
+        let (segments, grouped) = (blocking.segments, blocking.grouped_x);
+        // Columns that share a scale of x. Those of a segment are adjacent in x, too.
+        let columns = if grouped { blocking.segment } else { k.max(1) };
+        let scales: &mut [f32] = cut.take(blocking.x_scales());
+        let tokens = out.zeros.len();
         let mine =
             blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
         for tile in mine {
@@ -432,22 +462,33 @@ impl Vectorised for PackCodes<'_, '_> {
             let x = &mut out.x[begin * native / 4..][..tile.size * native / 4];
             for m in 0..tile.size {
                 let token = tile.first + m;
-                let (mut scale, mut zero) = (0.0, 0.0);
+                let mut zero = 0.0;
                 if token < blocking.tokens {
-                    (scale, zero) = source.codes(token, row, codes);
+                    zero = source.codes(token, row, codes, scales, columns);
                 } else {
                     codes.fill(0.0);
+                    scales.fill(0.0);
                 }
                 for (byte, code) in bytes.iter_mut().zip(codes.iter()) {
                     *byte = low_byte(*code);
                 }
                 input.columns.gather(bytes, 0, ordered);
-                (out.scales[begin + m], out.zeros[begin + m]) = (scale, zero);
+                out.zeros[begin + m] = zero;
                 place_codes(ordered, m, tile.size, blocking.together, x);
+                let of_segment = |segment: usize| begin * segments + segment * tile.size + m;
                 for (segment, sum) in segment_sums_i32(ordered, blocking.segment).enumerate() {
-                    let at = begin * segments + segment * tile.size + m;
+                    let at = of_segment(segment);
                     out.starts[at] = -input.offset * sum;
                     out.sums[at] = sum as f32;
+                }
+                if !grouped {
+                    out.scales[begin + m] = scales[0];
+                    continue;
+                }
+                for (segment, scale) in scales.iter().enumerate() {
+                    let at = of_segment(segment);
+                    out.scales[at] = *scale;
+                    out.sums[at] *= *scale;
                 }
             }
         }

@@ -9,8 +9,10 @@
 use super::amx::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::amx::bytes::{STEP as BYTES_STEP, takes as takes_bytes};
+use super::dot_row::streams;
+use super::groups::{common_columns, segment};
 use super::isa::Isa;
-use super::kernels::{CHUNK, streams};
+use super::kernels::CHUNK;
 use super::native::{NativeWeight, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
@@ -62,6 +64,8 @@ pub struct Blocking {
     pub segment: usize,
     /// Segments of a panel.
     pub segments: usize,
+    /// Whether x has a scale for each segment, instead of one a token.
+    pub grouped_x: bool,
     /// Columns of a decoded block, a multiple of the segment.
     pub block: usize,
 }
@@ -87,7 +91,11 @@ impl Blocking {
             ),
             Path::Fma => (FMA_SEGMENT, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
         };
-        let segment = segment(weight, most);
+        let of_weight = weight.grouped().then(|| weight.group());
+        let segment = match common_columns(of_weight, weight.x_group()) {
+            Some(columns) => segment(columns, most, path),
+            None => weight.group().min(most),
+        };
         let fused_panels = match path {
             Path::Dot => streams(tokens),
             Path::Fma => 1,
@@ -121,8 +129,14 @@ impl Blocking {
             },
             segment,
             segments: weight.columns().div_ceil(segment),
+            grouped_x: weight.x_group().is_some(),
             block: (block / segment).max(1) * segment,
         }
+    }
+
+    /// Scales of x of a token.
+    pub fn x_scales(&self) -> usize {
+        if self.grouped_x { self.segments } else { 1 }
     }
 
     /// The tiles of tokens.
@@ -270,19 +284,4 @@ fn exact_columns(largest: u64) -> usize {
     let columns = i32::MAX as u64 / (128 * largest.max(1));
     // An offset is at most 2^16 and a code at most 8 bits wide: the result is at least a chunk.
     (columns as usize / CHUNK).max(1) * CHUNK
-}
-
-/// Columns of a segment: the largest divisor of a group, in whole chunks, of at most `most`
-/// columns.
-fn segment(weight: &NativeWeight, most: usize) -> usize {
-    let group = weight.group();
-    if !weight.grouped() {
-        return group.min(most);
-    }
-    if group <= most {
-        return group;
-    }
-    let chunks = group / CHUNK;
-    let parts = (1..=chunks).find(|parts| chunks.is_multiple_of(*parts) && group / parts <= most);
-    group / parts.unwrap_or(chunks)
 }

@@ -12,8 +12,9 @@
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 
+use super::dot_row::{self, DotRow};
 use super::isa::Isa;
-use super::kernels::{self, DotRow, FmaRow, Segment};
+use super::kernels::{self, FmaRow, Segment};
 use super::vector::Vector;
 
 /// The decoder of a code type.
@@ -53,8 +54,16 @@ pub trait DynDecoder: Send + Sync {
     fn bits(&self) -> usize;
     /// See [`CodeDecoder::serves`].
     fn serves(&self, code: &Code) -> bool;
-    /// Decodes a segment of a panel to codes: [step of 4 columns] vectors, `stride` apart in `out`.
-    fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize);
+    /// Decodes a segment of a panel to codes, or to the bytes of a table that codes index: [step of 4
+    /// columns] vectors, `stride` apart in `out`.
+    fn decode_codes(
+        &self,
+        isa: Isa,
+        planes: &[[u8; 64]],
+        table: Option<&[u8; 16]>,
+        out: &mut [[u8; 64]],
+        stride: usize,
+    );
     /// Decodes a segment of a panel to weights: [column] vectors of 16 rows, `stride` apart.
     fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize);
     /// A panel times few tokens with integer dot products; decoded codes are not stored.
@@ -73,14 +82,21 @@ impl<F: CodeDecoder> DynDecoder for F {
     fn serves(&self, code: &Code) -> bool {
         CodeDecoder::serves(self, code)
     }
-    fn decode_codes(&self, isa: Isa, planes: &[[u8; 64]], out: &mut [[u8; 64]], stride: usize) {
-        kernels::codes(self, isa, planes, out, stride);
+    fn decode_codes(
+        &self,
+        isa: Isa,
+        planes: &[[u8; 64]],
+        table: Option<&[u8; 16]>,
+        out: &mut [[u8; 64]],
+        stride: usize,
+    ) {
+        kernels::codes(self, isa, (planes, table), out, stride);
     }
     fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize) {
         kernels::values(self, isa, segment, out, stride);
     }
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
-        kernels::dot_row(self, isa, row, sums);
+        dot_row::dot_row(self, isa, row, sums);
     }
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
         kernels::fma_row(self, isa, row, sums);

@@ -8,8 +8,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blocking::Blocking;
+use super::dot_row::MOST_STREAMS;
 use super::isa::Vectorised;
-use super::kernels::{Groups, MOST_STREAMS};
+use super::kernels::Groups;
 use super::native::{PANEL, Rows};
 use super::product::CpuProduct;
 use super::tokens::{Tile, Tokens};
@@ -159,7 +160,9 @@ impl Vectorised for Epilogue<'_, '_> {
                         if let Some(zero) = zeros.get(token) {
                             sum = V::load_f32(rows.sums).fma_f32(V::splat((-zero).to_bits()), sum);
                         }
-                        factor = factor.mul_f32(V::splat(scales[token].to_bits()));
+                        if !product.blocking.grouped_x {
+                            factor = factor.mul_f32(V::splat(scales[token].to_bits()));
+                        }
                     }
                     let mut value = sum.mul_f32(factor);
                     if let Some(bias) = rows.bias {

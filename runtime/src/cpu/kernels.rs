@@ -1,5 +1,6 @@
 //! The code that is compiled once per code type and instruction set: decoding a segment of a panel
-//! for the tiles, and products of a panel with few tokens that decode on the fly.
+//! for the tiles, and `f32` products of a panel with few tokens that decode on the fly (those of
+//! integers are in [`super::dot_row`]).
 //!
 //! In: the bit planes and group parameters of a panel ([`super::native`]), packed tokens
 //! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *segment* is the
@@ -26,17 +27,6 @@ pub enum PanelScales<'a> {
 }
 
 impl PanelScales<'_> {
-    /// Prefetches the scales of a group; past the end, those of the next panel of the stream.
-    #[inline(always)]
-    fn prefetch<V: Vector, const P: usize>(self, group: usize) {
-        V::prefetch(match self {
-            Self::Bf16(rows) | Self::F16(rows) => {
-                in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast()
-            }
-            Self::F32(rows) => in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast(),
-        });
-    }
-
     /// The scales of a group.
     #[inline(always)]
     pub fn row<V: Vector>(self, group: usize) -> V {
@@ -93,29 +83,13 @@ pub struct Panel<'a> {
     pub groups: Groups<'a>,
 }
 
-/// Some panels times few tokens, integers.
-#[derive(Clone, Copy, Debug)]
-pub struct DotRow<'a> {
-    /// The panels, as many as [`streams`] says; `add` of their groups is not used.
-    pub panels: &'a [Panel<'a>],
-    /// Columns of a segment, a multiple of 32 that divides a group (or is one of several equal
-    /// parts of the only group; the last segment may be shorter).
-    pub segment: usize,
-    /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
-    pub tokens: usize,
-    /// `[step of 4 columns][token]`, four signed bytes each.
-    pub x: &'a [u32],
-    /// `[segment][token]`: the initial value of a sum.
-    pub starts: &'a [i32],
-}
-
 /// A panel times few tokens, `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct FmaRow<'a> {
     /// The panel.
     pub panel: Panel<'a>,
     /// Columns of a segment: 4, 8, 16 or a multiple of 32 that divides a group (or as in
-    /// [`DotRow::segment`]).
+    /// [`DotRow::segment`](super::dot_row::DotRow::segment)).
     pub segment: usize,
     /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
     pub tokens: usize,
@@ -125,24 +99,10 @@ pub struct FmaRow<'a> {
     pub sums: &'a [f32],
 }
 
-/// Panels that an integer product of few tokens reads in parallel. A core reads several streams
-/// faster than one: while one stream waits for its prefetcher at a page boundary, the others
-/// proceed. Four were as good as eight (docs/performance/cpu.md). With more tokens, registers and
-/// time are needed for the tokens.
-pub const fn streams(tokens: usize) -> usize {
-    match tokens {
-        ..=2 => MOST_STREAMS,
-        3..=4 => 2,
-        _ => 1,
-    }
-}
-
-/// The maximum of [`streams`].
-pub const MOST_STREAMS: usize = 4;
-
 struct Codes<'a, F> {
     decoder: &'a F,
     planes: &'a [[u8; 64]],
+    table: Option<&'a [u8; 16]>,
     out: &'a mut [[u8; 64]],
     stride: usize,
 }
@@ -150,11 +110,11 @@ struct Codes<'a, F> {
 pub(super) fn codes<F: CodeDecoder>(
     decoder: &F,
     isa: Isa,
-    planes: &[[u8; 64]],
+    (planes, table): (&[[u8; 64]], Option<&[u8; 16]>),
     out: &mut [[u8; 64]],
     stride: usize,
 ) {
-    enter(isa, Codes { decoder, planes, out, stride });
+    enter(isa, Codes { decoder, planes, table, out, stride });
 }
 
 impl<F: CodeDecoder> Vectorised for Codes<'_, F> {
@@ -164,12 +124,24 @@ impl<F: CodeDecoder> Vectorised for Codes<'_, F> {
         let chunks = self.planes.chunks_exact(F::BITS);
         let outs = self.out.chunks_mut(8 * self.stride);
         for (planes, out) in chunks.zip(outs) {
-            let codes: [V; 8] = V::arrange(self.decoder.codes(planes));
+            let mut codes: [V; 8] = self.decoder.codes(planes);
+            if let Some(table) = self.table {
+                look_up(&mut codes, table);
+            }
+            let codes = V::arrange(codes);
             for (codes, out) in codes.into_iter().zip(out.iter_mut().step_by(self.stride)) {
                 codes.store(out);
             }
         }
     }
+}
+
+/// Replaces codes, which are below 16, by the bytes of a table.
+#[inline(always)]
+pub(super) fn look_up<V: Vector>(codes: &mut [V; 8], table: &[u8; 16]) {
+    each!(q in [0 1 2 3 4 5 6 7] {
+        codes[q] = codes[q].lookup(table);
+    });
 }
 
 struct Weights<'a, F> {
@@ -224,112 +196,10 @@ impl<F: CodeDecoder> Vectorised for Weights<'_, F> {
     }
 }
 
-struct Dot<'a, F> {
-    decoder: &'a F,
-    row: DotRow<'a>,
-    sums: &'a mut [[f32; 16]],
-}
-
-pub(super) fn dot_row<F: CodeDecoder>(
-    decoder: &F,
-    isa: Isa,
-    row: DotRow<'_>,
-    sums: &mut [[f32; 16]],
-) {
-    enter(isa, Dot { decoder, row, sums });
-}
-
-impl<F: CodeDecoder> Vectorised for Dot<'_, F> {
-    type Out = ();
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        match self.row.tokens {
-            1 => self.tokens::<V, 1, 4, { streams(1) }>(),
-            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4, { streams(2) }>(),
-            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2, { streams(4) }>(),
-            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1, { streams(8) }>(),
-            tokens => debug_assert!(false, "{tokens} tokens are not fused"),
-        }
-    }
-}
-
-impl<F: CodeDecoder> Dot<'_, F> {
-    /// M tokens by P panels, C independent chains of products each, enough to hide their latency.
-    #[inline(always)]
-    fn tokens<V: Vector, const M: usize, const C: usize, const P: usize>(self) {
-        let Self { decoder, row, sums } = self;
-        let (x, _) = row.x.as_chunks::<M>();
-        let (starts, _) = row.starts.as_chunks::<M>();
-        let Some(panels) = row.panels.first_chunk::<P>() else {
-            debug_assert!(false, "{} panels for {P} streams", row.panels.len());
-            return;
-        };
-        let mut totals = [[V::splat(0); M]; P];
-        let lines = F::BITS * (row.segment / CHUNK);
-        let chunks_ahead = AHEAD / (64 * F::BITS);
-        for (segment, (x, starts)) in x.chunks(row.segment / 4).zip(starts).enumerate() {
-            each!(p in P {
-                let Panel { planes, groups } = &panels[p];
-                let mut parts = [[V::splat(0); C]; M];
-                each!(m in M {
-                    parts[m][0] = V::splat(starts[m] as u32);
-                });
-                let group = segment * row.segment / groups.columns;
-                groups.scales.prefetch::<V, P>(group + chunks_ahead * CHUNK / groups.columns);
-                let chunks = planes[segment * lines..].chunks_exact(F::BITS);
-                for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
-                    let ahead = chunk.as_ptr().wrapping_add(chunks_ahead * F::BITS);
-                    let ahead = in_stream::<_, P>(planes, ahead);
-                    for line in 0..F::BITS {
-                        V::prefetch(ahead.wrapping_add(line).cast());
-                    }
-                    let codes: [V; 8] = decoder.codes(chunk);
-                    each!(q in [0 1 2 3 4 5 6 7] {
-                        each!(m in M {
-                            let token = V::splat(x[q][m]);
-                            let part = &mut parts[m][q % C];
-                            *part = if F::BITS < 8 {
-                                part.dot_narrow(codes[q], token)
-                            } else {
-                                part.dot(codes[q], token)
-                            };
-                        });
-                    });
-                }
-                let scale: V = groups.scales.row(group);
-                each!(m in M {
-                    let mut part = parts[m][0];
-                    if const { C > 1 } {
-                        part = part.add(parts[m][1]);
-                    }
-                    if const { C > 2 } {
-                        part = part.add(parts[m][2].add(parts[m][3]));
-                    }
-                    totals[p][m] = part.to_f32().fma_f32(scale, totals[p][m]);
-                });
-            });
-        }
-        let (sums, _) = sums.as_chunks_mut::<M>();
-        for (totals, sums) in totals.into_iter().zip(sums) {
-            each!(m in M {
-                totals[m].store_f32(&mut sums[m]);
-            });
-        }
-    }
-}
-
 /// Prefetch distance of codes in bytes: about the latency of memory at the bandwidth of a core's
 /// stream. Scales are prefetched as many whole groups ahead, and no further:
 /// docs/performance/cpu.md.
-const AHEAD: usize = 2048;
-
-/// The prefetch address `at` of a stream that reads the codes or scales of `panel`: past the end it
-/// continues in panel P further on, since the panels between belong to other streams. The panel
-/// after a batch belongs to another thread, so this prefetch is wasted.
-#[inline(always)]
-fn in_stream<T, const P: usize>(panel: &[T], at: *const T) -> *const T {
-    if at < panel.as_ptr_range().end { at } else { at.wrapping_add((P - 1) * panel.len()) }
-}
+pub(super) const AHEAD: usize = 2048;
 
 struct Fma<'a, F> {
     decoder: &'a F,
@@ -416,28 +286,5 @@ impl<F: CodeDecoder> Fma<'_, F> {
         each!(m in M {
             totals[m].store_f32(&mut sums[m]);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::in_stream;
-
-    #[test]
-    fn streams_go_on_in_panels_of_their_own() {
-        // Panels of 10 lines, four streams: the first continues from line 9 at 40, the second from
-        // 19 at 50.
-        let lines: Vec<u16> = (0..60).collect();
-        let places = |stream: usize| {
-            let panel = &lines[10 * stream..][..10];
-            [8, 9, 10, 11].map(|at| {
-                let address = in_stream::<_, 4>(panel, panel.as_ptr().wrapping_add(at));
-                (address.addr() - lines.as_ptr().addr()) / size_of::<u16>()
-            })
-        };
-        assert_eq!(places(0), [8, 9, 40, 41]);
-        assert_eq!(places(1), [18, 19, 50, 51]);
-        let past = lines.as_ptr().wrapping_add(70);
-        assert_eq!(in_stream::<_, 1>(&lines, past), past);
     }
 }

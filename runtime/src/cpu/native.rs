@@ -13,16 +13,16 @@
 //! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
 //! padded; x is permuted in the same way.
 
-use quantloom_dsl::layout::{Component, GroupSize, Shape};
-use quantloom_dsl::{Scheme, ZeroPointCorrection};
+use quantloom_dsl::{TableIntegers, ZeroPointCorrection};
 use rayon::prelude::*;
 
 use super::decoder::{StoredCode, planes, stored_code};
+use super::groups::{ExpertColumns, arrange};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
 use super::split_bf16::{self, PartCounter};
 use super::tokens::Columns;
 use crate::buffer::{AlignedBuffer, SharedLines};
-use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
+use crate::column_order::NO_COLUMN;
 use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
 
@@ -75,18 +75,16 @@ pub struct NativeWeight {
     offset: i32,
     /// bf16 parts of a weight without its factor: see [`split_bf16`].
     parts: Option<usize>,
-}
-
-/// The permutation of the columns of one expert.
-struct ExpertColumns {
-    order: Option<Vec<u32>>,
-    /// A column of each native group, if the group has one.
-    source: Vec<Option<u64>>,
+    /// Columns of a group of x.
+    x_group: Option<usize>,
+    /// The unsigned integers of codes that are none themselves, in integer products.
+    table: Option<TableIntegers>,
 }
 
 impl NativeWeight {
-    /// Packs a layer for a path, with codes `bits` wide.
-    pub fn new(weight: &Unpacked, path: Path, bits: usize) -> Self {
+    /// Packs a layer for a path, with codes `bits` wide. For integer products, x has a scale for each
+    /// `x_group` columns, or one a row.
+    pub fn new(weight: &Unpacked, path: Path, bits: usize, x_group: Option<usize>) -> Self {
         let scheme = weight.scheme();
         let shape = weight.shape();
         let (group, mut arranged) = arrange(weight);
@@ -103,6 +101,11 @@ impl NativeWeight {
             }
         }
         let stored = stored_code(&scheme.weight.code);
+        let table = match path {
+            Path::Dot => TableIntegers::of(&scheme.weight.code),
+            Path::Fma => None,
+        };
+        let of_table = table.map_or(0, |table| i32::from(table.offset));
         let mut packed = Self {
             bits,
             experts: shape.experts as usize,
@@ -118,8 +121,10 @@ impl NativeWeight {
             bias: None,
             row_sums: Vec::new(),
             order: None,
-            offset: stored.offset + scheme.weight.offset,
+            offset: stored.offset + scheme.weight.offset + of_table,
             parts: None,
+            x_group,
+            table,
         };
         packed.groups(weight, path, &arranged);
         packed.rows(weight);
@@ -145,19 +150,35 @@ impl NativeWeight {
         self.group
     }
 
+    /// Columns that have one scale of x, in integer products; `None` if a whole row has one.
+    pub fn x_group(&self) -> Option<usize> {
+        self.x_group
+    }
+
     /// Whether there is more than one group along k.
     pub fn grouped(&self) -> bool {
         self.groups > 1
     }
 
-    /// The integer of a code is the unsigned stored code minus this.
+    /// The integer of a code is the unsigned stored code, or that of [`Self::table`], minus this.
     pub fn offset(&self) -> i32 {
         self.offset
     }
 
+    /// The unsigned integers of codes that are none themselves, in integer products.
+    pub fn table(&self) -> Option<&[u8; 16]> {
+        self.table.as_ref().map(|table| &table.table)
+    }
+
+    /// The largest unsigned integer of a code.
+    pub fn most(&self) -> i32 {
+        self.table.map_or((1 << self.bits) - 1, |table| i32::from(table.largest()))
+    }
+
     /// The largest magnitude of a code's integer.
     pub fn largest(&self) -> u64 {
-        let (low, high) = (-i64::from(self.offset), (1 << self.bits) - 1 - i64::from(self.offset));
+        let offset = i64::from(self.offset);
+        let (low, high) = (-offset, i64::from(self.most()) - offset);
         low.unsigned_abs().max(high.unsigned_abs())
     }
 
@@ -183,7 +204,8 @@ impl NativeWeight {
 
     /// Whether products with both have the same blocking, whatever the number of tokens.
     pub(super) fn blocks_alike(&self, other: &Self) -> bool {
-        let sizes = |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts);
+        let sizes =
+            |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts, of.x_group);
         sizes(self) == sizes(other)
     }
 
@@ -290,7 +312,10 @@ impl NativeWeight {
             };
             (0..self.experts * panels).map(panel).collect()
         };
-        let factor = padded(&|e, row| weight.folded(e as u64, row as u64, 0).factor as f32);
+        // Sums of a table's integers are a power of two too large.
+        let unit = self.table.map_or(1.0, |table| (-f64::from(table.exponent)).exp2());
+        let factor =
+            padded(&|e, row| (weight.folded(e as u64, row as u64, 0).factor * unit) as f32);
         let bias = weight.bias().map(|bias| padded(&|e, row| bias[e * n + row] as f32));
         (self.factor, self.bias) = (factor, bias);
     }
@@ -355,7 +380,12 @@ impl NativeWeight {
             let (mut total, mut count) = (0i64, 0i64);
             for (at, code) in codes.iter().enumerate() {
                 if real(at) {
-                    total += i64::from(code ^ flip) - i64::from(self.offset);
+                    let stored = code ^ flip;
+                    let unsigned = match self.table() {
+                        Some(table) => table[usize::from(stored)],
+                        None => stored,
+                    };
+                    total += i64::from(unsigned) - i64::from(self.offset);
                     count += 1;
                 }
             }
@@ -415,76 +445,4 @@ fn narrowest(scales: Vec<[f32; PANEL]>) -> ScaleStore {
     } else {
         ScaleStore::F32(scales)
     }
-}
-
-/// Columns of a native group, and the permutation of each expert's columns.
-fn arrange(weight: &Unpacked) -> (usize, Vec<ExpertColumns>) {
-    let shape = weight.shape();
-    let k = shape.k as usize;
-    let group = group_columns(weight.scheme(), shape);
-    let whole = matches!(group, 4 | 8 | 16) || group.is_multiple_of(CHUNK);
-    let index = weight.index();
-    let as_stored = |source: Vec<Option<u64>>| -> Vec<ExpertColumns> {
-        let one = |_| ExpertColumns { order: None, source: source.clone() };
-        (0..shape.experts).map(one).collect()
-    };
-    // Of one group an index says nothing.
-    if group >= k {
-        return (k.next_multiple_of(CHUNK), as_stored(vec![Some(0)]));
-    }
-    if whole && index.is_none() {
-        return (group, as_stored((0..shape.k).step_by(group).map(Some).collect()));
-    }
-    let orders = |width: usize| -> Vec<ColumnOrder> {
-        let groups = if index.is_none() { vec![group as u32] } else { Vec::new() };
-        let arrangement =
-            Arrangement { segment: width as u32, indexed: index.is_some(), groups, whole: 1 };
-        let expert = |expert: usize| index.map(|index| &index[expert * k..][..k]);
-        let experts = (0..shape.experts as usize).map(expert);
-        experts.map(|index| ColumnOrder::new(&arrangement, index, shape.k)).collect()
-    };
-    let (width, orders) = match index {
-        None => (filled_columns(group), orders(filled_columns(group))),
-        Some(_) => {
-            // Act-order over all of K: every group has its number of columns, and nothing is padded.
-            let full = orders(group);
-            let padded = |order: &ColumnOrder| order.columns().len() > k.next_multiple_of(group);
-            match whole && !full.iter().any(padded) {
-                true => (group, full),
-                false => (CHUNK, orders(CHUNK)),
-            }
-        }
-    };
-    let arranged = orders.into_iter().map(|order| {
-        // A group begins with a column.
-        let source = order.columns().chunks(width).map(|columns| Some(u64::from(columns[0])));
-        ExpertColumns { source: source.collect(), order: Some(order.into_columns()) }
-    });
-    (width, arranged.collect())
-}
-
-/// Columns of a padded group.
-fn filled_columns(group: usize) -> usize {
-    if group > 16 { group.next_multiple_of(CHUNK) } else { group.next_power_of_two().max(4) }
-}
-
-/// Columns of a scheme's native groups, if columns are not permuted.
-pub(crate) fn dot_columns(scheme: &Scheme, shape: Shape) -> usize {
-    let group = group_columns(scheme, shape);
-    if group >= shape.k as usize { group.next_multiple_of(CHUNK) } else { filled_columns(group) }
-}
-
-/// The greatest common divisor of all groups along k; K or more if there are none.
-fn group_columns(scheme: &Scheme, shape: Shape) -> usize {
-    fn gcd(a: u64, b: u64) -> u64 {
-        if b == 0 { a } else { gcd(b, a % b) }
-    }
-    let levels = (0u8..).take(scheme.scales.len()).map(Component::Scale);
-    let parts = levels.chain([Component::Zero, Component::Shift]);
-    let columns = parts.filter_map(|part| match scheme.granularity(part)?.cols {
-        GroupSize::Each(columns) => Some(u64::from(columns)),
-        GroupSize::All => None,
-    });
-    let common = columns.fold(0, gcd);
-    if common == 0 { shape.k as usize } else { common as usize }
 }

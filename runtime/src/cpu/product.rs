@@ -14,9 +14,10 @@ use super::blocking::Blocking;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocking::Matrix;
 use super::decoder::DynDecoder;
+use super::dot_row::{DotRow, MOST_STREAMS};
 use super::epilogue::{Epilogue, OutputWriter};
 use super::isa::{Isa, Vectorised, enter};
-use super::kernels::{CHUNK, DotRow, FmaRow, MOST_STREAMS, Panel, PanelScales, Segment};
+use super::kernels::{CHUNK, FmaRow, Panel, PanelScales, Segment};
 use super::native::{NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
@@ -89,8 +90,11 @@ impl CpuProduct<'_> {
         let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
         let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(streams * tokens);
         match self.tokens {
-            Tokens::Codes { x, starts, .. } => {
-                let row = DotRow { panels: &panels[..streams], segment, tokens, x, starts };
+            Tokens::Codes { x, starts, scales, .. } => {
+                let scales = self.blocking.grouped_x.then_some(scales);
+                let panels = &panels[..streams];
+                let table = self.weight.table();
+                let row = DotRow { panels, segment, tokens, x, starts, scales, table };
                 self.decoder.dot_row(self.isa, row, sums);
             }
             Tokens::Values { x, sums: x_sums } => {
@@ -115,7 +119,12 @@ impl CpuProduct<'_> {
         let columns = self.weight.columns();
         let here = P.min(self.weight.panels() - first);
         match self.tokens {
-            Tokens::Codes { x, starts, .. } => {
+            Tokens::Codes { x, starts, scales: x_scales, .. } => {
+                let of_x = SegmentTokens {
+                    x,
+                    starts,
+                    scales: self.blocking.grouped_x.then_some(x_scales),
+                };
                 let codes: &mut [[u8; 64]] = cut.take(block / 4 * P);
                 let scales: &mut [[f32; 16]] = cut.take(block / self.blocking.segment * P);
                 for start in (0..columns).step_by(block) {
@@ -123,7 +132,7 @@ impl CpuProduct<'_> {
                     let scales = self.decode_codes::<P>(first, here, start..end, codes, scales);
                     let codes = &mut codes[..(end - start) / 4 * P];
                     let prefetcher = self.prefetcher(first, here, end);
-                    self.dot_tiles::<P>(start, codes, scales, x, starts, sums, prefetcher);
+                    self.dot_tiles::<P>(start, codes, scales, of_x, sums, prefetcher);
                 }
             }
             Tokens::Values { x, .. } => {
@@ -213,14 +222,12 @@ impl CpuProduct<'_> {
     }
 
     /// All tiles of tokens times a decoded block that begins at column `start`.
-    #[expect(clippy::too_many_arguments, reason = "one call, all of them needed")]
     fn dot_tiles<const P: usize>(
         &self,
         start: usize,
         codes: &mut [[u8; 64]],
         scales: &[[[f32; 16]; P]],
-        x: &[u32],
-        starts: &[i32],
+        of_x: SegmentTokens<'_>,
         sums: &mut [[f32; 16]],
         prefetcher: Prefetcher<'_>,
     ) {
@@ -235,14 +242,15 @@ impl CpuProduct<'_> {
                 codes,
                 scales,
                 offset,
-                x,
+                x: of_x.x,
+                x_scales: of_x.scales,
                 sums,
                 prefetcher,
             }
             .run();
             return;
         }
-        let (codes, narrow) = (codes.as_chunks().0, self.decoder.bits() < 8);
+        let (codes, narrow) = (codes.as_chunks().0, self.weight.most() < 128);
         let tiles = DotTiles::<P> {
             blocking,
             columns,
@@ -250,8 +258,7 @@ impl CpuProduct<'_> {
             codes,
             scales,
             narrow,
-            x,
-            starts,
+            of_x,
             sums,
             prefetcher,
         };
@@ -277,7 +284,8 @@ impl CpuProduct<'_> {
         let segment = self.blocking.segment;
         for p in 0..here {
             let lines = self.lines(first + p, columns.clone());
-            self.decoder.decode_codes(self.isa, lines, &mut codes[p..], P);
+            let table = self.weight.table();
+            self.decoder.decode_codes(self.isa, lines, table, &mut codes[p..], P);
             let groups = self.weight.panel(self.expert, first + p).groups;
             for (at, column) in columns.clone().step_by(segment).enumerate() {
                 let group = column / groups.columns;
@@ -343,6 +351,15 @@ impl<'a> SplitBlock<'a> {
     }
 }
 
+/// The packed tokens of integer products.
+#[derive(Clone, Copy)]
+struct SegmentTokens<'a> {
+    x: &'a [u32],
+    starts: &'a [i32],
+    /// Of each segment, if x has those.
+    scales: Option<&'a [f32]>,
+}
+
 /// All tiles of tokens times a block of codes.
 struct DotTiles<'a, const P: usize> {
     blocking: &'a Blocking,
@@ -351,8 +368,7 @@ struct DotTiles<'a, const P: usize> {
     codes: &'a [[[u8; 64]; P]],
     scales: &'a [[[f32; 16]; P]],
     narrow: bool,
-    x: &'a [u32],
-    starts: &'a [i32],
+    of_x: SegmentTokens<'a>,
     sums: &'a mut [[f32; 16]],
     prefetcher: Prefetcher<'a>,
 }
@@ -391,19 +407,20 @@ impl<const P: usize> DotTiles<'_, P> {
         }
         let segment = self.blocking.segment;
         let first = tile.first * self.columns / 4;
-        let (x, _) = self.x[first..].as_chunks::<M>();
+        let SegmentTokens { x, starts, scales } = self.of_x;
+        let (x, _) = x[first..].as_chunks::<M>();
         let from = self.start / 4;
-        let starts = tile.first * self.blocking.segments;
-        let (starts, _) = self.starts[starts..].as_chunks::<M>();
+        let first = tile.first * self.blocking.segments;
+        let here = self.start / segment..self.start / segment + self.scales.len();
+        let (starts, _) = starts[first..].as_chunks::<M>();
+        let scales = scales.map(|scales| &scales[first..].as_chunks::<M>().0[here.clone()]);
         let (sums, _) = self.sums[tile.first * P..].as_chunks_mut::<P>();
         let (sums, _) = sums.as_chunks_mut::<M>();
         let Some(sums) = sums.first_mut() else { return };
         let sums: &mut TileSums<M, P> = sums;
         let block = DotBlock { codes: self.codes, segment: segment / 4, scales: self.scales };
-        let tokens = DotTokens {
-            x: &x[from..from + self.codes.len()],
-            starts: &starts[self.start / segment..][..self.scales.len()],
-        };
+        let tokens =
+            DotTokens { x: &x[from..from + self.codes.len()], starts: &starts[here], scales };
         V::dot_tile::<M, P, NARROW>(block, tokens, sums);
     }
 }

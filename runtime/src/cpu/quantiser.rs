@@ -78,6 +78,67 @@ pub(super) struct RowQuantiser<'a> {
     rounding: Rounding,
     low: f32,
     high: f32,
+    /// The only level, if [`Quotient`] chooses its scales.
+    quotient: Option<Quotient>,
+}
+
+/// A dynamic scale that is the largest magnitude of a group over a number, in `f32`, rounded to the
+/// scale's type: what most quantisers of groups are. There are many groups, so these are chosen
+/// without `f64`.
+#[derive(Clone, Copy, Debug)]
+struct Quotient {
+    divisor: f32,
+    number: Rounding,
+}
+
+impl Quotient {
+    fn of(quantiser: &Quantiser, format: FloatFormat) -> Option<Self> {
+        let [level] = &quantiser.scales[..] else { return None };
+        let number = match level.number {
+            ScaleType::Number(Number::Float(F32)) => Rounding::F32,
+            ScaleType::Number(Number::Float(F16)) => Rounding::F16,
+            ScaleType::Number(Number::Float(BF16)) => Rounding::Bf16,
+            _ => return None,
+        };
+        let ScaleRule::Amax(divisor) = level.rule else { return None };
+        let own = level.group.rows == GroupSize::Each(1) && !level.stored && !level.divide;
+        let divisor = f64::from_bits(divisor) as f32;
+        (own && quantiser.zero.is_none() && format == F32).then_some(Self { divisor, number })
+    }
+
+    /// The scale of finite values; `None` if it is 0 or beyond the type, where the rule says more.
+    #[inline(always)]
+    fn scale(self, values: &[f32]) -> Option<f32> {
+        let scale = largest(values) / self.divisor;
+        let scale = match self.number {
+            Rounding::F32 => scale,
+            Rounding::F16 => f16_to_f32(f32_to_f16(scale)),
+            Rounding::Bf16 => bf16_to_f32(f32_to_bf16(scale)),
+        };
+        (scale > 0.0 && scale < f32::INFINITY).then_some(scale)
+    }
+}
+
+/// The largest magnitude of finite values.
+#[inline(always)]
+fn largest(values: &[f32]) -> f32 {
+    let magnitude = |value: f32| value.to_bits() & 0x7fff_ffff;
+    let mut most = [0u32; 16];
+    let (whole, rest) = values.as_chunks::<16>();
+    for values in whole {
+        for (most, value) in most.iter_mut().zip(values) {
+            *most = magnitude(*value).max(*most);
+        }
+    }
+    for (most, value) in most.iter_mut().zip(rest) {
+        *most = magnitude(*value).max(*most);
+    }
+    for half in [8, 4, 2, 1] {
+        for at in 0..half {
+            most[at] = most[at].max(most[at + half]);
+        }
+    }
+    f32::from_bits(most[0])
 }
 
 /// Scale and zero point of a group.
@@ -135,6 +196,7 @@ impl<'a> RowQuantiser<'a> {
             rounding: Rounding::of(wide),
             low: quantiser.code.min() as f32,
             high: quantiser.code.max() as f32,
+            quotient: Quotient::of(quantiser, format),
         })
     }
 
@@ -156,8 +218,25 @@ impl<'a> RowQuantiser<'a> {
 
     /// Scale and zero point of the group of the finest level that begins at column `first`.
     ///
-    /// `row` is the whole row, `all` the range of x (needed if a level spans rows).
+    /// `row` is the whole row, finite; `all` the range of x (needed if a level spans rows).
+    #[inline(always)]
     pub(super) fn parameters(
+        &self,
+        row: &[f32],
+        first: usize,
+        all: ValueRange,
+    ) -> Result<Parameters, ReferenceError> {
+        if let Some(quotient) = self.quotient {
+            let end = row.len().min(first + self.columns(row.len()));
+            if let Some(scale) = quotient.scale(&row[first..end]) {
+                return Ok(Parameters { scale, zero: 0.0 });
+            }
+        }
+        self.by_levels(row, first, all)
+    }
+
+    /// [`Self::parameters`] for any levels.
+    fn by_levels(
         &self,
         row: &[f32],
         first: usize,
@@ -396,6 +475,11 @@ mod tests {
     const ACTIVATIONS: &[(&str, &str)] = &[
         ("i8 { zero: i8, scale: f32 per token, ties: away }", "f32"),
         ("i8 { scale: own per token }", "own"),
+        ("i8 { scale: f32 per 1x32 }", "f32"),
+        ("i8 { scale: f16 per 1x32 }", "f32"),
+        ("i8 { scale: bf16 per 1x24 from amax / 0.001 }", "f32"),
+        ("i8 { scale: f16 per 1x16 from amax / 1000000000 }", "f32"),
+        ("i8 { scale: f32 per 1x16 }", "own"),
         ("i4 { scale: own per token }", "own"),
         ("i8 { scale: f32 per token from amax / 127 }", "f32"),
         ("i8 { scale: f32 per tensor from amax / 127 }", "f32"),

@@ -7,13 +7,16 @@
 use std::fmt;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{GroupSize, Shape};
-use quantloom_dsl::{Activation, Code, Quantiser, Scheme};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Activation, Code, Scheme, TableIntegers};
 
 use super::blocking::Matrix;
 use super::device::CpuDevice;
+use super::groups::{
+    activation_columns, common_columns, divides_into_segments, dot_columns, permutes,
+};
 use super::isa::{Isa, UnsupportedIsa};
-use super::native::{Path, dot_columns};
+use super::native::Path;
 use crate::explanation::together;
 
 /// A kernel by what distinguishes it.
@@ -61,19 +64,30 @@ pub enum Rejection {
     /// The device was made for another set.
     #[error("the device was asked for {0}")]
     OtherSet(Isa),
-    /// Integer products need integer codes.
-    #[error("integer products need integer codes, the weight's are {0}")]
+    /// Integer products need integer codes, or codes that a table makes integers.
+    #[error(
+        "integer products need integer codes, or at most 16 that are small integers times a power of two, \
+         without zero points; the weight's are {0}"
+    )]
     FloatCodes(String),
     /// Integer products need an int8 activation.
     #[error(
         "integer products need an activation quantised to integers of at most 8 bits, this one is {0}"
     )]
     Activation(String),
-    /// The scale of x is not constant along K, so that it cannot multiply the sum.
-    #[error("integer products need one activation scale a row, this one has one per {0} columns")]
-    ActivationGroups(u32),
-    /// Groups are too short or do not end with a chunk.
-    #[error("integer products need groups of whole chunks of 32 columns, these are {0} columns")]
+    /// Scales of x by groups need its columns in their order.
+    #[error(
+        "integer products with an activation scale per {0} columns need columns of the weight in their \
+         order, without padding between groups"
+    )]
+    ActivationGroups(usize),
+    /// Zero points of x by groups would need a sum of w for each group.
+    #[error(
+        "integer products need one activation zero point a row, this one has one per {0} columns"
+    )]
+    ActivationZeroPoints(usize),
+    /// Groups are too short or do not end with half a chunk.
+    #[error("integer products need scales that are constant over 16 columns, these are over {0}")]
     Groups(usize),
     /// No decoder was generated for the code type.
     #[error(
@@ -169,8 +183,10 @@ pub(crate) fn select_with(
 
 /// Why integer products do not compute a scheme, if they do not.
 fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
-    if scheme.weight.code.is_float() {
-        return Some(Rejection::FloatCodes(code_name(&scheme.weight.code)));
+    let (weight, alone) = (&scheme.weight, scheme.zero.is_none() && scheme.shift.is_none());
+    let looked_up = || alone && weight.offset == 0 && TableIntegers::of(&weight.code).is_some();
+    if weight.code.is_float() && !looked_up() {
+        return Some(Rejection::FloatCodes(code_name(&weight.code)));
     }
     let quantiser = match scheme.activations.first() {
         Some(Activation::Quantised(quantiser)) => quantiser,
@@ -180,19 +196,17 @@ fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
     if !matches!(quantiser.code, Number::Int(1..=8)) {
         return Some(Rejection::Activation(quantiser.code.to_string()));
     }
-    if let Some(columns) = grouped_columns(quantiser, shape) {
-        return Some(Rejection::ActivationGroups(columns));
+    let of_x = activation_columns(quantiser, shape);
+    if let Some(columns) = of_x {
+        if permutes(scheme, shape) {
+            return Some(Rejection::ActivationGroups(columns));
+        }
+        if quantiser.zero.is_some() {
+            return Some(Rejection::ActivationZeroPoints(columns));
+        }
     }
-    let columns = dot_columns(scheme, shape);
-    (!columns.is_multiple_of(32)).then_some(Rejection::Groups(columns))
-}
-
-/// Columns that share a scale of x, if those are not all.
-fn grouped_columns(quantiser: &Quantiser, shape: Shape) -> Option<u32> {
-    quantiser.scales.iter().find_map(|scale| match scale.group.cols {
-        GroupSize::Each(columns) if u64::from(columns) < shape.k => Some(columns),
-        _ => None,
-    })
+    let common = common_columns(dot_columns(scheme, shape), of_x);
+    common.filter(|columns| !divides_into_segments(*columns)).map(Rejection::Groups)
 }
 
 fn code_name(code: &Code) -> String {

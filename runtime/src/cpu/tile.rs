@@ -50,16 +50,37 @@ pub struct DotTokens<'a, const M: usize> {
     pub x: &'a [[u32; M]],
     /// `[segment][token]`: the initial value of a sum.
     pub starts: &'a [[i32; M]],
+    /// `[segment][token]`: scales of x, if it has one for each segment.
+    pub scales: Option<&'a [[f32; M]]>,
 }
 
-/// `sums += scale * (start + codes . x)` over the segments of a block.
-///
-/// The M x P integer sums of a segment are in registers; so are the `f32` sums if the instruction
-/// set has enough registers ([`Tiling::dot_held`](super::vector::Tiling)), else they are in L1.
+/// `sums += scale * (start + codes . x)` over the segments of a block; a scale of x multiplies the
+/// term in parentheses, if it has one for each segment.
 #[inline(always)]
 pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
+    sums: &mut TileSums<M, P>,
+) {
+    match tokens.scales {
+        None => dot_segments::<V, M, P, NARROW, false>(block, tokens, &[], sums),
+        Some(scales) => dot_segments::<V, M, P, NARROW, true>(block, tokens, scales, sums),
+    }
+}
+
+/// The M x P integer sums of a segment are in registers; so are the `f32` sums if the instruction
+/// set has enough registers ([`Tiling::dot_held`](super::vector::Tiling)), else they are in L1.
+#[inline(always)]
+fn dot_segments<
+    V: Vector,
+    const M: usize,
+    const P: usize,
+    const NARROW: bool,
+    const GROUPED: bool,
+>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    x_scales: &[[f32; M]],
     sums: &mut TileSums<M, P>,
 ) {
     let mut held = [[V::splat(0); P]; M];
@@ -72,7 +93,7 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
     }
     let codes = block.codes.chunks(block.segment);
     let segments = codes.zip(tokens.x.chunks(block.segment)).zip(tokens.starts).zip(block.scales);
-    for (((codes, x), starts), scales) in segments {
+    for (at, (((codes, x), starts), scales)) in segments.enumerate() {
         let mut parts = [[V::splat(0); P]; M];
         each!(m in M {
             each!(p in P {
@@ -95,11 +116,27 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
                 });
             });
         }
+        let mut values = [[V::splat(0); P]; M];
+        if GROUPED {
+            let of_x = &x_scales[at];
+            each!(m in M {
+                let of_x = V::splat(of_x[m].to_bits());
+                each!(p in P {
+                    values[m][p] = parts[m][p].to_f32().mul_f32(of_x);
+                });
+            });
+        } else {
+            each!(m in M {
+                each!(p in P {
+                    values[m][p] = parts[m][p].to_f32();
+                });
+            });
+        }
         if const { V::TILING.dot_held } {
             each!(p in P {
                 let scale = V::load_f32(&scales[p]);
                 each!(m in M {
-                    held[m][p] = parts[m][p].to_f32().fma_f32(scale, held[m][p]);
+                    held[m][p] = values[m][p].fma_f32(scale, held[m][p]);
                 });
             });
         } else {
@@ -110,7 +147,7 @@ pub fn dot_tile<V: Vector, const M: usize, const P: usize, const NARROW: bool>(
                 let scale = V::load_f32(&scales[p]);
                 each!(m in M {
                     let sum = V::load_f32(&sums[m][p]);
-                    parts[m][p].to_f32().fma_f32(scale, sum).store_f32(&mut sums[m][p]);
+                    values[m][p].fma_f32(scale, sum).store_f32(&mut sums[m][p]);
                 });
             });
         }

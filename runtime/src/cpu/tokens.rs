@@ -47,9 +47,10 @@ pub enum Tokens<'a> {
         x: &'a [u32],
         /// `[tile][segment][token]`.
         starts: &'a [i32],
-        /// `[tile][segment][token]`, if the weight has a correction per group; else empty.
+        /// `[tile][segment][token]`: the sum of the codes of x, times their scale if that is one of the
+        /// segment.
         sums: &'a [f32],
-        /// `[token]`: scale of x.
+        /// `[token]`: scale of x; `[tile][segment][token]` if each segment has one.
         scales: &'a [f32],
         /// `[token]`: zero point of x; empty if there is none.
         zeros: &'a [f32],

@@ -12,6 +12,7 @@ use super::activation::{self, ActivationInput, PackedTokens};
 use super::blocking::Blocking;
 use super::decoder::Decoder;
 use super::device::CpuDevice;
+use super::groups::activation_columns;
 use super::native::{NativeWeight, Path};
 use super::product::CpuProduct;
 use super::quantiser::ValueRange;
@@ -66,7 +67,11 @@ impl CpuWeight {
         };
         let selection = select_with(&device, known, scheme, shape);
         let (path, bits) = (selection.kernel.path, decoder.get().bits());
-        let native = standard(|| NativeWeight::new(weight, path, bits));
+        let x_group = match path {
+            Path::Dot => scheme.quantiser().and_then(|of_x| activation_columns(of_x, shape)),
+            Path::Fma => None,
+        };
+        let native = standard(|| NativeWeight::new(weight, path, bits, x_group));
         Ok(Self {
             scheme: scheme.clone(),
             shape,

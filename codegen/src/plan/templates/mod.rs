@@ -95,9 +95,14 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "byte_tables",
-        summary: "few bits through byte permutations as tables: e2m1 to e4m3, a codebook to bf16, f16",
+        summary: "few bits through byte permutations as tables: e2m1 to e4m3, a codebook to bf16, f16; \
+                  floats and codebooks of small integers times a power of two to u8",
         subnormals: false,
-        make: |request| to_8bit::table_e4m3(request).or_else(|| codebook::book_half(request)),
+        make: |request| {
+            to_8bit::table_e4m3(request)
+                .or_else(|| codebook::book_half(request))
+                .or_else(|| to_8bit::table_u8(request))
+        },
     },
     Template {
         name: "convert_f32",

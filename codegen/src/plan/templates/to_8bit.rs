@@ -1,7 +1,7 @@
 //! Templates to 8-bit elements, four per word.
 
 use quantloom_dsl::format::{E2M1, E4M3, Number};
-use quantloom_dsl::{Code, WeightCode};
+use quantloom_dsl::{Code, TableIntegers, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
@@ -125,5 +125,30 @@ pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
         steps,
         names,
         outputs: vec![Output { register, codes: vec![0, 1, 2, 3] }],
+    })
+}
+
+/// Small integers times a power of two, of codes of at most 4 bits in bytes: a table of bytes.
+pub(super) fn table_u8(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let TemplateRequest { weight, field, operand } = *request;
+    if operand != Operand::U8 || field != 8 || weight.offset != 0 {
+        return None;
+    }
+    let TableIntegers { table, offset, exponent } = TableIntegers::of(&weight.code)?;
+    let mut draft = Draft::new(1);
+    let indices = draft.input(0).into();
+    let register = draft.push(Step::LookupBytes { table, indices });
+    let (steps, names) = draft.finish();
+    let slice = (0, weight.code.bits() as u8);
+    let field = |code: u8| Field { at: 8 * code, slice, code };
+    Some(Sequence {
+        template: "byte_tables",
+        weight: weight.clone(),
+        operand,
+        encoding: OutputEncoding::Value { add: i32::from(offset) >> exponent, exponent },
+        inputs: vec![(0..4).map(field).collect()],
+        steps,
+        names,
+        outputs: vec![Output { register, codes: (0..4).collect() }],
     })
 }

@@ -26,7 +26,7 @@ pub(in crate::cpu) const STEP: usize = 64;
 /// as a whole step, and each segment is stored and loaded: with segments of 32 columns AMX was no
 /// faster than `vpdpbusd`, docs/performance/cpu.md.)
 pub(in crate::cpu) fn takes(weight: &NativeWeight, segment: usize) -> bool {
-    let (offset, codes) = (weight.offset(), 1 << weight.bits());
+    let (offset, codes) = (weight.offset(), weight.most() + 1);
     let bytes = offset == 0 || (0..=128).contains(&offset) && codes - offset <= 128;
     bytes && segment.is_multiple_of(STEP) && weight.columns().is_multiple_of(STEP)
 }
@@ -55,6 +55,8 @@ pub(in crate::cpu) struct Tiles<'a> {
     pub(in crate::cpu) offset: i32,
     /// `[tile][step][token]`.
     pub(in crate::cpu) x: &'a [u32],
+    /// `[tile][segment][token]`: scales of x, if it has one for each segment.
+    pub(in crate::cpu) x_scales: Option<&'a [f32]>,
     /// `[tile][token][panel]`.
     pub(in crate::cpu) sums: &'a mut [[f32; 16]],
     pub(in crate::cpu) prefetcher: Prefetcher<'a>,
@@ -70,8 +72,9 @@ impl Tiles<'_> {
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn tiles(self) {
-        let Self { blocking, columns, start, codes, scales, offset, x, sums, prefetcher } = self;
-        let Blocking { panels, segment, .. } = *blocking;
+        let Self { blocking, columns, start, codes, scales, offset, x, sums, prefetcher, .. } =
+            self;
+        let Blocking { panels, segment, segments, .. } = *blocking;
         if offset != 0 {
             let less = _mm512_set1_epi8(offset as u8 as i8);
             for line in codes.iter_mut() {
@@ -88,9 +91,16 @@ impl Tiles<'_> {
         for (at, tile) in blocking.tiles().enumerate() {
             prefetch(prefetcher, at..at + 1);
             let x = &x[(tile.first * columns + SIDE * start) / 4..][..words];
+            let x_scales = match self.x_scales {
+                Some(scales) => {
+                    let (scales, _) = scales[tile.first * segments..].as_chunks();
+                    Some(&scales[start / segment..])
+                }
+                None => None,
+            };
             let sums = &mut sums[tile.first * panels..][..SIDE * panels];
             for panel in 0..panels {
-                let operands = Operands { x, codes, scales, panel, panels, segment };
+                let operands = Operands { x, x_scales, codes, scales, panel, panels, segment };
                 if offset == 0 {
                     operands.add::<true>(sums);
                 } else {
@@ -105,6 +115,8 @@ impl Tiles<'_> {
 struct Operands<'a> {
     /// `[step][token]`, a step's columns four to a word.
     x: &'a [u32],
+    /// `[segment][token]`, if x has scales of segments.
+    x_scales: Option<&'a [[f32; SIDE]]>,
     codes: &'a [[u8; 64]],
     scales: &'a [[f32; 16]],
     panel: usize,
@@ -113,11 +125,11 @@ struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// `sums += scale * (codes . x)`, segment by segment, each scaled [`LAG`] segments after its
+    /// `sums += scale * (codes . x)`, times the scale of x if each segment has one, segment by segment, each scaled [`LAG`] segments after its
     /// product; two sets of registers alternate. `UNSIGNED` codes, or signed ones.
     #[target_feature(enable = "avx512f")]
     fn add<const UNSIGNED: bool>(&self, sums: &mut [[f32; 16]]) {
-        let Self { x, codes, scales, panel, panels, segment } = *self;
+        let Self { x, x_scales, codes, scales, panel, panels, segment } = *self;
         assert_eq!(
             scales.len() / panels,
             x.len().div_ceil(segment * SIDE / 4),
@@ -148,10 +160,15 @@ impl Operands<'_> {
             let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
             // SAFETY: written LAG iterations ago: there are as many scales as segments.
             let part = unsafe { parts[(turn - LAG) % PARTS].assume_init_ref() };
-            for (total, part) in totals.iter_mut().zip(&part.0) {
+            let of_x = x_scales.map(|scales| &scales[turn - LAG]);
+            for (token, (total, part)) in totals.iter_mut().zip(&part.0).enumerate() {
                 // SAFETY: the slice has 16 values.
                 let part = unsafe { _mm512_loadu_si512(part.as_ptr().cast()) };
-                *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(part), scale, *total);
+                let mut part = _mm512_cvtepi32_ps(part);
+                if let Some(of_x) = of_x {
+                    part = _mm512_mul_ps(part, _mm512_set1_ps(of_x[token]));
+                }
+                *total = _mm512_fmadd_ps(part, scale, *total);
             }
         }
         for (total, sum) in totals.iter().zip(sums[panel..].iter_mut().step_by(panels)) {

@@ -47,15 +47,17 @@ enum Fill {
 
 const PANELS: usize = 1;
 
-/// Steps of a segment, and of the block: a whole segment and a shorter one.
-const SHAPES: [(usize, usize); 3] = [(8, 16), (16, 24), (32, 32)];
+/// Steps of a segment, and of the block: a whole segment and a shorter one, half a chunk.
+const SHAPES: [(usize, usize); 4] = [(8, 16), (16, 24), (32, 32), (4, 16)];
 
 fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
     fill: Fill,
-    segment: usize,
-    steps: usize,
+    (segment, steps): (usize, usize),
+    grouped: bool,
 ) {
-    let case = format!("M {M}, narrow {NARROW}, {fill:?}, {steps} steps in segments of {segment}");
+    let case = format!(
+        "M {M}, narrow {NARROW}, {fill:?}, {steps} steps in segments of {segment}, x in groups {grouped}"
+    );
     let mut random = Random(1);
     let most = if NARROW { 127 } else { 255 };
     let mut code = || match fill {
@@ -81,10 +83,15 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
         .map(|_| [std::array::from_fn(|_| [0.5, 1.0, -1.0][random.next() as usize % 3])])
         .collect();
 
+    let x_scales: Vec<[f32; M]> = (0..segments)
+        .map(|_| std::array::from_fn(|_| [2.0, 1.0, 0.0, -1.0][random.next() as usize % 4]))
+        .collect();
+
     let mut expected = [[0.0f64; 16]; M];
     for (m, sums) in expected.iter_mut().enumerate() {
         for (row, sum) in sums.iter_mut().enumerate() {
             for at in 0..segments {
+                let of_x = if grouped { f64::from(x_scales[at][m]) } else { 1.0 };
                 let mut part = i64::from(starts[at][m]);
                 for step in at * segment..((at + 1) * segment).min(steps) {
                     for column in 0..4 {
@@ -92,7 +99,7 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
                         part += code * i64::from(x[m][step][column]);
                     }
                 }
-                *sum += f64::from(scales[at][0][row]) * part as f64;
+                *sum += f64::from(scales[at][0][row]) * of_x * part as f64;
             }
         }
     }
@@ -114,7 +121,11 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
     let mut sums: TileSums<M, PANELS> = [[[0.0; 16]]; M];
     V::dot_tile::<M, PANELS, NARROW>(
         DotBlock { codes, segment, scales: &scales },
-        DotTokens { x: flat.as_chunks::<M>().0, starts: &starts },
+        DotTokens {
+            x: flat.as_chunks::<M>().0,
+            starts: &starts,
+            scales: grouped.then_some(&x_scales[..]),
+        },
         &mut sums,
     );
     for m in 0..M {
@@ -126,14 +137,16 @@ fn dot_tile<V: Vector, const M: usize, const NARROW: bool>(
 }
 
 fn dot_tiles<V: Vector>() {
-    for (segment, steps) in SHAPES {
+    for shape in SHAPES {
         for fill in [Fill::Random, Fill::Least, Fill::Largest, Fill::Zero] {
-            dot_tile::<V, 1, true>(fill, segment, steps);
-            dot_tile::<V, 2, true>(fill, segment, steps);
-            dot_tile::<V, 4, true>(fill, segment, steps);
-            dot_tile::<V, 1, false>(fill, segment, steps);
-            dot_tile::<V, 2, false>(fill, segment, steps);
-            dot_tile::<V, 4, false>(fill, segment, steps);
+            for grouped in [false, true] {
+                dot_tile::<V, 1, true>(fill, shape, grouped);
+                dot_tile::<V, 2, true>(fill, shape, grouped);
+                dot_tile::<V, 4, true>(fill, shape, grouped);
+                dot_tile::<V, 1, false>(fill, shape, grouped);
+                dot_tile::<V, 2, false>(fill, shape, grouped);
+                dot_tile::<V, 4, false>(fill, shape, grouped);
+            }
         }
     }
 }

@@ -46,19 +46,25 @@ pub(super) fn signed(codes: uint8x16_t) -> int8x16_t {
     neon!(vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(128))))
 }
 
-/// `sums += scales * parts`; lane r of register j is row 4j + r.
+/// `sums += scales * (x_scale * parts)`; lane r of register j is row 4j + r.
 #[inline(always)]
-fn add_scaled(parts: [int32x4_t; 4], scales: &[f32; 16], sums: &mut [f32; 16]) {
+fn add_scaled(
+    parts: [int32x4_t; 4],
+    x_scale: Option<f32>,
+    scales: &[f32; 16],
+    sums: &mut [f32; 16],
+) {
     let scales = scales.as_chunks::<4>().0;
     let sums = sums.as_chunks_mut::<4>().0;
     for_each!(J in 0 1 2 3 => {
+        let mut part = neon!(vcvtq_f32_s32(parts[J]));
+        if let Some(scale) = x_scale {
+            part = neon!(vmulq_n_f32(part, scale));
+        }
         // SAFETY: four `f32` each.
         unsafe {
-            let total = vfmaq_f32(
-                vld1q_f32(sums[J].as_ptr()),
-                vcvtq_f32_s32(parts[J]),
-                vld1q_f32(scales[J].as_ptr()),
-            );
+            let total =
+                vfmaq_f32(vld1q_f32(sums[J].as_ptr()), part, vld1q_f32(scales[J].as_ptr()));
             vst1q_f32(sums[J].as_mut_ptr(), total);
         }
     });
@@ -70,6 +76,15 @@ struct Segment<'a, const M: usize, const P: usize> {
     x: &'a [[u32; M]],
     starts: &'a [i32; M],
     scales: &'a [f32; 16],
+    x_scales: Option<&'a [f32; M]>,
+}
+
+impl<const M: usize, const P: usize> Segment<'_, M, P> {
+    /// The scale of x of a token, if each segment has one.
+    #[inline(always)]
+    fn x_scale(&self, token: usize) -> Option<f32> {
+        self.x_scales.map(|scales| scales[token])
+    }
 }
 
 #[inline(always)]
@@ -78,11 +93,13 @@ fn segments<'a, const M: usize, const P: usize>(
     tokens: DotTokens<'a, M>,
 ) -> impl Iterator<Item = Segment<'a, M, P>> {
     let steps = block.codes.chunks(block.segment).zip(tokens.x.chunks(block.segment));
-    steps.zip(tokens.starts).zip(block.scales).map(|(((codes, x), starts), scales)| Segment {
+    let segments = steps.zip(tokens.starts).zip(block.scales).enumerate();
+    segments.map(move |(at, (((codes, x), starts), scales))| Segment {
         codes,
         x,
         starts,
         scales: &scales[0],
+        x_scales: tokens.scales.map(|scales| &scales[at]),
     })
 }
 
@@ -96,7 +113,7 @@ pub(super) fn sdot_tile<const M: usize, const P: usize, const NARROW: bool>(
     for segment in segments(block, tokens) {
         let parts = sdot_segment::<M, P, NARROW>(&segment);
         for_each!(T in 0 1 2 3 => if T < M {
-            add_scaled(parts[T], segment.scales, &mut sums[T][0]);
+            add_scaled(parts[T], segment.x_scale(T), segment.scales, &mut sums[T][0]);
         });
     }
 }
@@ -172,7 +189,7 @@ pub(super) fn usmmla_tile<const M: usize, const P: usize>(
     for segment in segments(block, tokens) {
         let parts = usmmla_segment(&segment);
         for_each!(T in 0 1 2 3 => if T < M {
-            add_scaled(parts[T], segment.scales, &mut sums[T][0]);
+            add_scaled(parts[T], segment.x_scale(T), segment.scales, &mut sums[T][0]);
         });
     }
 }
@@ -222,7 +239,8 @@ pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
         for segment in segments(block, tokens) {
             let parts = smull_segment::<M, P, NARROW>(FIRST, &segment);
             for_each!(T in 0 1 => if FIRST + T < M {
-                add_scaled(parts[T], segment.scales, &mut sums[FIRST + T][0]);
+                let x_scale = segment.x_scale(FIRST + T);
+                add_scaled(parts[T], x_scale, segment.scales, &mut sums[FIRST + T][0]);
             });
         }
     });

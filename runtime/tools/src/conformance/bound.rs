@@ -21,6 +21,13 @@
 //! columns; if groups of w and x end at different columns, or are divided into affine runs, there
 //! is one segment for each of those (`expected::segments`).
 //!
+//! Integer segments on CPUs where x has scales by groups: the exact sum becomes an `f32` (1), is multiplied
+//! by the scale of x (1), then by that of w, and added (2); the scale of x is then no part of the row's
+//! factor, so that one operation of [`FIXED`] is left over. The sum of x for the correction is exact, times its
+//! scale 1, which is the rounding of the sum times the product of both factors elsewhere. A segment may
+//! be half a chunk where groups end there: of K columns there are then K / 16 segments, and as many
+//! additions, which the two of each chunk count already.
+//!
 //! Matrix instructions compute exact products but may truncate below the last place of the largest
 //! term, where a rounding would lose half as much: two roundings per column, and two per
 //! instruction for the previous sum. Then two per segment (its scale, its addition), one per warp

@@ -1,0 +1,88 @@
+//! Codes that are no integers, but stand for few small ones times a power of two.
+//!
+//! In: a code type. Out: the integers, as unsigned bytes in a table. An integer product looks each code
+//! up, and multiplies its sums with the power of two afterwards: both are exact.
+
+use crate::scheme::Code;
+
+/// The most codes of a table: those of 4 bits, for which instructions have tables.
+const TABLE_CODES: usize = 16;
+
+/// The largest power of two: a code is a multiple of 2^-3 at least. (The derived bound of products counts
+/// what a product of scales that is subnormal may lose, up to so much more.)
+const MOST_EXPONENT: i32 = 3;
+
+/// The values of the codes of a type: `(table[code] - offset) / 2^exponent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableIntegers {
+    /// The unsigned byte of each code; 0 for those beyond the type.
+    pub table: [u8; TABLE_CODES],
+    /// The byte less this is a signed byte.
+    pub offset: u8,
+    /// The power of two, 0 to 3.
+    pub exponent: i32,
+}
+
+impl TableIntegers {
+    /// Those of a code type of at most 16 codes, floats or a codebook; `None` if one is no number, or if
+    /// no power of two makes signed bytes of all. -0 counts as 0.
+    pub fn of(code: &Code) -> Option<Self> {
+        if !code.is_float() || code.bits() > 4 {
+            return None;
+        }
+        let values: Vec<f64> = (0..1u32 << code.bits()).map(|stored| code.decode(stored)).collect();
+        let byte = |value: f64| value.fract() == 0.0 && (-128.0..=127.0).contains(&value);
+        let exponent = (0..=MOST_EXPONENT)
+            .find(|exponent| values.iter().all(|value| byte(value * 2f64.powi(*exponent))))?;
+        let unit = 2f64.powi(exponent);
+        let least = values.iter().fold(0.0, |least: f64, value| least.min(*value));
+        // A whole number of values, so that it is what an element has more than its value.
+        let offset = (-least).ceil() * unit;
+        let fits = |value: &f64| value * unit + offset <= 255.0;
+        if offset > 128.0 || !values.iter().all(fits) {
+            return None;
+        }
+        let mut table = [0; TABLE_CODES];
+        for (byte, value) in table.iter_mut().zip(&values) {
+            *byte = (value * unit + offset) as u8;
+        }
+        Some(Self { table, offset: offset as u8, exponent })
+    }
+
+    /// The largest byte.
+    pub fn largest(&self) -> u8 {
+        self.table.into_iter().max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{E2M1, E2M3, Number};
+
+    fn book(values: &[f32]) -> Code {
+        Code::Codebook(values.iter().map(|value| value.to_bits()).collect())
+    }
+
+    #[test]
+    fn small_integers_times_a_power_of_two_are_bytes() {
+        let e2m1 = TableIntegers::of(&Code::Number(Number::Float(E2M1))).unwrap();
+        let table = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+        assert_eq!(e2m1, TableIntegers { table, offset: 12, exponent: 1 });
+        let wide = TableIntegers::of(&book(&[-127.0, 113.0])).unwrap();
+        assert_eq!((wide.table[..2].to_vec(), wide.offset, wide.exponent), (vec![0, 240], 127, 0));
+        let quarters = TableIntegers::of(&book(&[-0.25, 0.5, 1.0, 3.0])).unwrap();
+        assert_eq!((quarters.table[..4].to_vec(), quarters.offset), (vec![3, 6, 8, 16], 4));
+        for code in [
+            book(&[0.0, 128.0]),
+            book(&[0.0, 1.0 / 16.0]),
+            book(&[-0.5, 100.25]),
+            book(&[0.0, f32::NAN]),
+            book(&[0.0, 0.3]),
+            Code::Number(Number::Float(E2M3)),
+            Code::Number(Number::Uint(4)),
+        ] {
+            assert_eq!(TableIntegers::of(&code), None, "{code:?}");
+        }
+    }
+}

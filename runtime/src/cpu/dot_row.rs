@@ -1,0 +1,359 @@
+//! Integer products of few tokens, which decode panels on the fly.
+//!
+//! In: the bit planes and group parameters of some panels ([`super::native`]), packed tokens
+//! ([`super::tokens`]). Out: sums of 16 rows per panel and token. Decoded codes stay in registers, so
+//! that the time is that of reading the panels: several of them are read in parallel streams.
+
+use super::decoder::CodeDecoder;
+use super::groups::HALF_CHUNK;
+use super::isa::{Isa, Vectorised, enter};
+use super::kernels::{AHEAD, CHUNK, Panel, PanelScales, look_up};
+use super::tile::{DotTokens, each};
+use super::vector::Vector;
+
+/// Some panels times few tokens, integers.
+#[derive(Clone, Copy, Debug)]
+pub struct DotRow<'a> {
+    /// The panels, as many as [`streams`] says; `add` of their groups is not used.
+    pub panels: &'a [Panel<'a>],
+    /// Columns of a segment, 16 or a multiple of 32 that divides a group (or is one of several equal
+    /// parts of the only group; the last segment may be shorter).
+    pub segment: usize,
+    /// Tokens: 1, 2, 4 or 8, at most `TILING.fused_tokens`.
+    pub tokens: usize,
+    /// `[step of 4 columns][token]`, four signed bytes each.
+    pub x: &'a [u32],
+    /// `[segment][token]`: the initial value of a sum.
+    pub starts: &'a [i32],
+    /// `[segment][token]`: scales of x, if it has one for each segment.
+    pub scales: Option<&'a [f32]>,
+    /// The integers of codes, if they are none themselves.
+    pub table: Option<&'a [u8; 16]>,
+}
+
+/// Panels that an integer product of few tokens reads in parallel. A core reads several streams
+/// faster than one: while one stream waits for its prefetcher at a page boundary, the others
+/// proceed. Four were as good as eight (docs/performance/cpu.md). With more tokens, registers and
+/// time are needed for the tokens.
+pub const fn streams(tokens: usize) -> usize {
+    match tokens {
+        ..=2 => MOST_STREAMS,
+        3..=4 => 2,
+        _ => 1,
+    }
+}
+
+/// The maximum of [`streams`].
+pub const MOST_STREAMS: usize = 4;
+
+struct Dot<'a, F> {
+    decoder: &'a F,
+    row: DotRow<'a>,
+    sums: &'a mut [[f32; 16]],
+}
+
+pub(super) fn dot_row<F: CodeDecoder>(
+    decoder: &F,
+    isa: Isa,
+    row: DotRow<'_>,
+    sums: &mut [[f32; 16]],
+) {
+    enter(isa, Dot { decoder, row, sums });
+}
+
+impl<F: CodeDecoder> Vectorised for Dot<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        match self.row.tokens {
+            1 => self.tokens::<V, 1, 4, { streams(1) }>(),
+            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4, { streams(2) }>(),
+            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2, { streams(4) }>(),
+            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1, { streams(8) }>(),
+            tokens => debug_assert!(false, "{tokens} tokens are not fused"),
+        }
+    }
+}
+
+impl<F: CodeDecoder> Dot<'_, F> {
+    /// M tokens by P panels.
+    #[inline(always)]
+    fn tokens<V: Vector, const M: usize, const C: usize, const P: usize>(self) {
+        let Self { decoder, row, sums } = self;
+        let (x, _) = row.x.as_chunks::<M>();
+        let (starts, _) = row.starts.as_chunks::<M>();
+        let Some(panels) = row.panels.first_chunk::<P>() else {
+            debug_assert!(false, "{} panels for {P} streams", row.panels.len());
+            return;
+        };
+        let scales = row.scales.map(|scales| scales.as_chunks::<M>().0);
+        let tokens = DotTokens { x, starts, scales };
+        // Codes of more bits have no table (a table's decoder has one code a byte).
+        let totals = match row.table {
+            Some(table) if const { F::BITS <= 4 || F::BITS == 8 } => {
+                let codes = TableCodes { decoder, table };
+                multiply::<V, _, M, C, P>(codes, panels, tokens, row.segment)
+            }
+            _ => multiply::<V, _, M, C, P>(Codes { decoder }, panels, tokens, row.segment),
+        };
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        for (totals, sums) in totals.into_iter().zip(sums) {
+            each!(m in M {
+                totals[m].store_f32(&mut sums[m]);
+            });
+        }
+    }
+}
+
+/// The integers that a panel's codes are in a product.
+trait Integers: Copy {
+    /// Width of a stored code in bits.
+    const BITS: usize;
+
+    /// Those of a chunk.
+    fn of<V: Vector>(self, chunk: &[[u8; 64]]) -> [V; 8];
+
+    /// `part + integers . x`
+    fn dot<V: Vector>(part: V, integers: V, x: V) -> V;
+}
+
+/// Codes as they are.
+struct Codes<'a, F> {
+    decoder: &'a F,
+}
+
+impl<F> Clone for Codes<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Codes<'_, F> {}
+
+impl<F: CodeDecoder> Integers for Codes<'_, F> {
+    const BITS: usize = F::BITS;
+
+    #[inline(always)]
+    fn of<V: Vector>(self, chunk: &[[u8; 64]]) -> [V; 8] {
+        self.decoder.codes(chunk)
+    }
+
+    #[inline(always)]
+    fn dot<V: Vector>(part: V, integers: V, x: V) -> V {
+        if F::BITS < 8 { part.dot_narrow(integers, x) } else { part.dot(integers, x) }
+    }
+}
+
+/// Bytes of a table, which codes index.
+struct TableCodes<'a, F> {
+    decoder: &'a F,
+    table: &'a [u8; 16],
+}
+
+impl<F> Clone for TableCodes<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for TableCodes<'_, F> {}
+
+impl<F: CodeDecoder> Integers for TableCodes<'_, F> {
+    const BITS: usize = F::BITS;
+
+    #[inline(always)]
+    fn of<V: Vector>(self, chunk: &[[u8; 64]]) -> [V; 8] {
+        let mut codes = self.decoder.codes(chunk);
+        look_up(&mut codes, self.table);
+        codes
+    }
+
+    #[inline(always)]
+    fn dot<V: Vector>(part: V, integers: V, x: V) -> V {
+        part.dot(integers, x)
+    }
+}
+
+#[inline(always)]
+fn multiply<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize>(
+    codes: I,
+    panels: &[Panel<'_>; P],
+    tokens: DotTokens<'_, M>,
+    segment: usize,
+) -> [[V; M]; P] {
+    if segment == HALF_CHUNK {
+        half_chunks::<V, I, M, P>(codes, panels, tokens)
+    } else {
+        chunks::<V, I, M, C, P>(codes, panels, tokens, segment)
+    }
+}
+
+/// Segments of whole chunks; C independent chains of products a token, enough to hide their latency.
+#[inline(always)]
+fn chunks<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize>(
+    integers: I,
+    panels: &[Panel<'_>; P],
+    tokens: DotTokens<'_, M>,
+    segment: usize,
+) -> [[V; M]; P] {
+    let mut totals = [[V::splat(0); M]; P];
+    let lines = I::BITS * (segment / CHUNK);
+    for (at, (x, starts)) in tokens.x.chunks(segment / 4).zip(tokens.starts).enumerate() {
+        each!(p in P {
+            let Panel { planes, groups } = &panels[p];
+            let mut parts = [[V::splat(0); C]; M];
+            each!(m in M {
+                parts[m][0] = V::splat(starts[m] as u32);
+            });
+            let group = at * segment / groups.columns;
+            let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
+            groups.scales.prefetch::<V, P>(group + ahead);
+            let chunks = planes[at * lines..].chunks_exact(I::BITS);
+            for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
+                prefetch_codes::<V, I, P>(planes, chunk);
+                let codes: [V; 8] = integers.of(chunk);
+                each!(q in [0 1 2 3 4 5 6 7] {
+                    each!(m in M {
+                        let part = &mut parts[m][q % C];
+                        *part = I::dot(*part, codes[q], V::splat(x[q][m]));
+                    });
+                });
+            }
+            let mut whole = [V::splat(0); M];
+            each!(m in M {
+                let mut part = parts[m][0];
+                if const { C > 1 } {
+                    part = part.add(parts[m][1]);
+                }
+                if const { C > 2 } {
+                    part = part.add(parts[m][2].add(parts[m][3]));
+                }
+                whole[m] = part;
+            });
+            add_scaled(whole, groups.scales.row(group), tokens, at, &mut totals[p]);
+        });
+    }
+    totals
+}
+
+/// Segments of [`HALF_CHUNK`] columns: the panels are chains enough.
+#[inline(always)]
+fn half_chunks<V: Vector, I: Integers, const M: usize, const P: usize>(
+    integers: I,
+    panels: &[Panel<'_>; P],
+    tokens: DotTokens<'_, M>,
+) -> [[V; M]; P] {
+    let mut totals = [[V::splat(0); M]; P];
+    let (x, _) = tokens.x.as_chunks::<8>();
+    let (starts, _) = tokens.starts.as_chunks::<2>();
+    for (at, (x, starts)) in x.iter().zip(starts).enumerate() {
+        each!(p in P {
+            let Panel { planes, groups } = &panels[p];
+            let group = at * CHUNK / groups.columns;
+            let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
+            groups.scales.prefetch::<V, P>(group + ahead);
+            let chunk = &planes[at * I::BITS..][..I::BITS];
+            prefetch_codes::<V, I, P>(planes, chunk);
+            let codes: [V; 8] = integers.of(chunk);
+            each!(half in [0 1] {
+                let mut parts = [V::splat(0); M];
+                each!(m in M {
+                    parts[m] = V::splat(starts[half][m] as u32);
+                });
+                each!(q in [0 1 2 3] {
+                    each!(m in M {
+                        let q = 4 * half + q;
+                        parts[m] = I::dot(parts[m], codes[q], V::splat(x[q][m]));
+                    });
+                });
+                let segment = 2 * at + half;
+                let scale = groups.scales.row(segment * HALF_CHUNK / groups.columns);
+                add_scaled(parts, scale, tokens, segment, &mut totals[p]);
+            });
+        });
+    }
+    totals
+}
+
+/// Adds the integer sums of a segment, times its scales.
+#[inline(always)]
+fn add_scaled<V: Vector, const M: usize>(
+    parts: [V; M],
+    scale: V,
+    tokens: DotTokens<'_, M>,
+    segment: usize,
+    totals: &mut [V; M],
+) {
+    match tokens.scales {
+        None => {
+            each!(m in M {
+                totals[m] = parts[m].to_f32().fma_f32(scale, totals[m]);
+            });
+        }
+        Some(scales) => {
+            each!(m in M {
+                let of_x = V::splat(scales[segment][m].to_bits());
+                totals[m] = parts[m].to_f32().mul_f32(of_x).fma_f32(scale, totals[m]);
+            });
+        }
+    }
+}
+
+/// Prefetch distance of codes in chunks.
+const fn chunks_ahead<I: Integers>() -> usize {
+    AHEAD / (64 * I::BITS)
+}
+
+/// Prefetches codes of the stream that a chunk is of.
+#[inline(always)]
+fn prefetch_codes<V: Vector, I: Integers, const P: usize>(planes: &[[u8; 64]], chunk: &[[u8; 64]]) {
+    let ahead = chunk.as_ptr().wrapping_add(chunks_ahead::<I>() * I::BITS);
+    let ahead = in_stream::<_, P>(planes, ahead);
+    for line in 0..I::BITS {
+        V::prefetch(ahead.wrapping_add(line).cast());
+    }
+}
+
+impl PanelScales<'_> {
+    /// Prefetches the scales of a group; past the end, those of the next panel of the stream.
+    #[inline(always)]
+    fn prefetch<V: Vector, const P: usize>(self, group: usize) {
+        V::prefetch(match self {
+            Self::Bf16(rows) | Self::F16(rows) => {
+                in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast()
+            }
+            Self::F32(rows) => in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast(),
+        });
+    }
+}
+
+/// The prefetch address `at` of a stream that reads the codes or scales of `panel`: past the end it
+/// continues in panel P further on, since the panels between belong to other streams. The panel
+/// after a batch belongs to another thread, so this prefetch is wasted.
+#[inline(always)]
+fn in_stream<T, const P: usize>(panel: &[T], at: *const T) -> *const T {
+    if at < panel.as_ptr_range().end { at } else { at.wrapping_add((P - 1) * panel.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_stream;
+
+    #[test]
+    fn streams_go_on_in_panels_of_their_own() {
+        // Panels of 10 lines, four streams: the first continues from line 9 at 40, the second from
+        // 19 at 50.
+        let lines: Vec<u16> = (0..60).collect();
+        let places = |stream: usize| {
+            let panel = &lines[10 * stream..][..10];
+            [8, 9, 10, 11].map(|at| {
+                let address = in_stream::<_, 4>(panel, panel.as_ptr().wrapping_add(at));
+                (address.addr() - lines.as_ptr().addr()) / size_of::<u16>()
+            })
+        };
+        assert_eq!(places(0), [8, 9, 40, 41]);
+        assert_eq!(places(1), [18, 19, 50, 51]);
+        let past = lines.as_ptr().wrapping_add(70);
+        assert_eq!(in_stream::<_, 1>(&lines, past), past);
+    }
+}
