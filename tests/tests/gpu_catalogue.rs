@@ -147,7 +147,7 @@ fn whole_tiles_have_no_bank_conflicts() {
             let reports = device.executor().take_reports();
             // Of warp groups or of warps, as the target and the scheme have them.
             let kinds = [
-                ["__decode_", "__decode_"],
+                ["__skinny_", "__skinny_"],
                 ["__warp_group_m16", "__tile_m32"],
                 ["__warp_group_m32", "__tile_m64"],
             ];

@@ -116,7 +116,7 @@ fn reads_of_tables_are_no_conflicts() {
         run(&scheme, &device, 0).unwrap();
         let reports = device.executor().take_reports();
         let product =
-            |of: &&Report| ["__decode_", "__tile_"].iter().any(|kind| of.kernel.contains(kind));
+            |of: &&Report| ["__skinny_", "__tile_"].iter().any(|kind| of.kernel.contains(kind));
         assert!(reports.iter().filter(product).count() >= 2);
         for report in reports.iter().filter(product) {
             assert_eq!(report.conflicts(), 0, "{report}");
