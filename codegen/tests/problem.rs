@@ -102,7 +102,7 @@ fn bytes_are_multiplied_as_they_are_stored() {
     for name in ["ct_fp8", "ct_fp8_dynamic", "modelopt_fp8"] {
         assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
     }
-    // With scales of groups of x, these are whole vectors of four.
+    // With scales of blocks, and of groups of x.
     for name in ["fp8_block", "ct_fp8_block"] {
         assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
     }

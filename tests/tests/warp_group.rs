@@ -98,7 +98,7 @@ fn each_kind_of_scheme_multiplies() {
 }
 
 /// Scales of x along K, of groups as long as a k-tile and longer, beside scales of w of blocks of rows, of rows, of
-/// channels; blocks of rows that are shorter than a tile of rows; x without scales; a row of scales that is padded.
+/// channels; blocks of rows that are shorter than a tile of rows; x without scales.
 #[test]
 fn scales_along_k_multiply() {
     let cases = [
@@ -114,6 +114,19 @@ fn scales_along_k_multiply() {
         let text = format!("blocks {{ weight: e4m3, {w}, pack: [k, n], activation: {x} }}");
         let scheme = quantloom_dsl::parse(&text).unwrap();
         let (right, why) = products(&scheme, choices, &[shape], &[19]);
+        assert!(right > 0, "{text}: {why}");
+    }
+    // Groups of w that are shorter than those of x: a k-tile has several segments, whatever schedule has them.
+    let cases = [
+        ("weight: i4, scale: bf16 per 1x64", "e4m3 { scale: f32 per 1x128 }"),
+        ("weight: i4, scale: bf16 per 1x64", "i8 { scale: f32 per 1x128 }"),
+        ("weight: e4m3, scale: f32 per 1x32", "e4m3 { scale: f32 per 1x128 }"),
+    ];
+    for (w, x) in cases {
+        let pack = if w.contains("i4") { "i8 [code, pad 4 = sign | k, n]" } else { "[k, n]" };
+        let text = format!("shorter {{ {w}, pack: {pack}, activation: {x} }}");
+        let scheme = quantloom_dsl::parse(&text).unwrap();
+        let (right, why) = products(&scheme, "warp_group(stages=4)", &[(72, 520)], &[19]);
         assert!(right > 0, "{text}: {why}");
     }
 }

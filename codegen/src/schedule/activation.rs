@@ -480,8 +480,8 @@ impl Writer<'_> {
                     b.store(to, &[word], Width::B32, mask);
                 }
             }
-            // The columns of two vectors, in turn, by two in pairs: a thread has the first half of both, its neighbour
-            // the second.
+            // The columns of two vectors, alternating, in pairs two by two: a thread has the first half of both, its
+            // neighbour the second.
             ByteFragments::Pairs | ByteFragments::Nibbles => {
                 let second = b.and(column, VECTOR);
                 let second = b.equal(second, VECTOR);

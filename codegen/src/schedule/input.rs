@@ -66,7 +66,8 @@ impl ScaleOrder {
         }
     }
 
-    /// The row after those whose scales are copies of those of `row` or its own, of M rows.
+    /// One past the last row whose place holds this row's scales: the next row, or after the last of M rows the end of
+    /// its tile.
     pub(super) fn end(self, b: &mut Builder, row: Value, m: Value) -> Value {
         let own = b.add(row, 1u32);
         let last = b.equal(own, m);

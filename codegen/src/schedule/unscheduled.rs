@@ -199,7 +199,7 @@ pub enum WarpGroupLimit {
     /// apply to weights.
     #[error("group parameters of blocks of rows")]
     RowBlocks,
-    /// Scales of groups of x that are no whole k-tiles.
+    /// Scales of groups of x that are no whole k-tiles, or beside shorter groups of w.
     #[error("scales of groups of x")]
     InputGroups,
     /// y in f32.

@@ -14,8 +14,8 @@
 //! | after | the copies arrive at `full` | one lane a warp arrives at `empty` |
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
-//! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store` the way from sums to y. Tensor copies keep the order of columns and swizzle lines of 128 bytes;
-//! the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
+//! the way from sums to y. Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;

@@ -26,8 +26,8 @@ pub(super) fn meet(b: &mut Builder, block: &Block<'_>) {
     }
 }
 
-/// Of the sums of each tile of rows, those of this block's tokens over all of K. All consumers have read the stages, whose
-/// codes the sums take the place of.
+/// Of the sums of each tile of rows, those of this block's tokens over all of K. All consumers have read the stages,
+/// whose codes the sums take the place of.
 pub(super) fn exchanged(
     b: &mut Builder,
     (block, stages): (&Block<'_>, &Stages),

@@ -195,7 +195,9 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         of.rows == 1 || problem.scales_sums() && of.columns.is_multiple_of(main.k_tile())
     };
     let of_x = problem.input.scale.and_then(InputScale::columns);
-    let whole = |columns: u32| columns.is_multiple_of(main.k_tile());
+    // A k-tile has one segment: its token scales are those of its stage.
+    let whole =
+        |columns: u32| columns.is_multiple_of(main.k_tile()) && main.segment() == main.k_tile();
     let facts = [
         (
             target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()),

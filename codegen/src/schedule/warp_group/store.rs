@@ -30,8 +30,8 @@ pub(super) const fn words(groups: u32, tokens: u32) -> u32 {
     groups * tokens * LINE
 }
 
-/// Writes the sums of a warp group, one list a tile of rows: those of the block's share of the tokens. All consumers have
-/// read the stages, whose x the buffers take the place of.
+/// Writes the sums of a warp group, one list a tile of rows: those of the block's share of the tokens. All consumers
+/// have read the stages, whose x the buffers take the place of.
 pub(super) fn store(
     b: &mut Builder,
     (block, stages): (&Block<'_>, &Stages),

@@ -40,8 +40,8 @@
 //! before, each cut by less than [`CUT`] times the largest of them (14 bits of a number are kept: DeepSeek-V3
 //! Technical Report, 3.3.2), and cuts the new sum likewise. None of these numbers is more than what the terms so far
 //! add up to, errors included. So an instruction multiplies the terms with their errors by
-//! `1 + (CUT_COLUMNS + 2) CUT` at most, and the n instructions of a group of w by the n-th power: scales of groups multiply
-//! sums, so that each group begins anew. Roundings in `f32` follow as above.
+//! `1 + (CUT_COLUMNS + 2) CUT` at most, and the n instructions of the longest group of w by the n-th power: scales of
+//! groups multiply sums, so that each group begins anew. Roundings in `f32` follow as above.
 //!
 //! Lanes without matrix instructions: two roundings per column of a segment (a multiply-add may be
 //! two operations); the segment is a chunk if groups have their own scales, else the whole row. Two
@@ -155,6 +155,11 @@ impl RoundingCount {
         let group = k.div_ceil(groups.max(1));
         let cut = match sums {
             Sums::Cut => {
+                // All groups but the last are equally long, and no longer than this.
+                let group = match groups {
+                    0 | 1 => k,
+                    _ => (k.saturating_sub(1) / (groups - 1)).min(k),
+                };
                 let each = (CUT_COLUMNS + 2) as f64 * CUT;
                 (group.div_ceil(CUT_COLUMNS) as f64 * each.ln_1p()).exp_m1()
             }
