@@ -66,18 +66,15 @@ impl ScaleOrder {
         }
     }
 
-    /// One past the last row whose place holds this row's scales: the next row, or after the last of M rows the end of
-    /// its tile.
-    pub(super) fn end(self, b: &mut Builder, row: Value, m: Value) -> Value {
+    /// Of [`Self::TokenTiles`], one past the last row whose place holds this row's scales: the next row, or after the last
+    /// of M rows the end of its tile.
+    pub(super) fn end_of_tile(b: &mut Builder, row: Value, m: Value) -> Value {
         let own = b.add(row, 1u32);
         let last = b.equal(own, m);
         let tiles = b.add(m, TOKEN_TILE - 1);
         let tiles = b.div(tiles, TOKEN_TILE);
         let all = b.mul(tiles, TOKEN_TILE);
-        match self {
-            Self::Rows => own,
-            Self::TokenTiles => b.select(last, all, own),
-        }
+        b.select(last, all, own)
     }
 
     /// The order in the notation of docs/scheme-language.md.

@@ -34,7 +34,7 @@ impl OperandScales {
         let buffer = b.buffer_of(BufferRole::OperandScale, word, access, &shape, &layout);
         let end = (order == ScaleOrder::TokenTiles).then(|| {
             let (row, m) = (b.special(Special::Block(0)), b.argument(m));
-            order.end(b, row, m)
+            ScaleOrder::end_of_tile(b, row, m)
         });
         Self { buffer, order, groups, codes, end }
     }
@@ -56,7 +56,7 @@ impl OperandScales {
             (_, group) => {
                 let at = match group {
                     None => row,
-                    Some(group) => b.mad(row, self.groups, group),
+                    Some(group) => self.order.place(b, (row, self.groups), group),
                 };
                 let to = Address::new(self.buffer, at);
                 if !self.codes {
