@@ -24,6 +24,8 @@ const TABLE: [f32; 16] = [
 impl CodeDecoder for E2m1 {
     const NAME: &'static str = "e2m1";
     const BITS: usize = 4;
+    const INTEGERS: bool = false;
+    const TABLE: bool = true;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(E2M1))

@@ -18,6 +18,8 @@ pub struct E2m3;
 impl CodeDecoder for E2m3 {
     const NAME: &'static str = "e2m3";
     const BITS: usize = 6;
+    const INTEGERS: bool = false;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(E2M3))

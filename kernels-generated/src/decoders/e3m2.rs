@@ -18,6 +18,8 @@ pub struct E3m2;
 impl CodeDecoder for E3m2 {
     const NAME: &'static str = "e3m2";
     const BITS: usize = 6;
+    const INTEGERS: bool = false;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(E3M2))

@@ -18,6 +18,8 @@ pub struct E3m4;
 impl CodeDecoder for E3m4 {
     const NAME: &'static str = "e3m4";
     const BITS: usize = 8;
+    const INTEGERS: bool = false;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(FloatFormat::new(3, 4, Variant::Ieee)))

@@ -18,6 +18,8 @@ pub struct E4m3;
 impl CodeDecoder for E4m3 {
     const NAME: &'static str = "e4m3";
     const BITS: usize = 8;
+    const INTEGERS: bool = false;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(E4M3))

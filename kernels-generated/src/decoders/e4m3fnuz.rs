@@ -18,6 +18,8 @@ pub struct E4m3fnuz;
 impl CodeDecoder for E4m3fnuz {
     const NAME: &'static str = "e4m3fnuz";
     const BITS: usize = 8;
+    const INTEGERS: bool = false;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(FloatFormat::new(4, 3, Variant::Fnuz)))

@@ -18,6 +18,8 @@ pub struct E5m2;
 impl CodeDecoder for E5m2 {
     const NAME: &'static str = "e5m2";
     const BITS: usize = 8;
+    const INTEGERS: bool = false;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         *code == Code::Number(Number::Float(FloatFormat::new(5, 2, Variant::Ieee)))

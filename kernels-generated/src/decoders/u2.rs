@@ -18,6 +18,8 @@ pub struct U2;
 impl CodeDecoder for U2 {
     const NAME: &'static str = "u2";
     const BITS: usize = 2;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(2) | Number::Int(2)))

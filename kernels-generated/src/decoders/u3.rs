@@ -18,6 +18,8 @@ pub struct U3;
 impl CodeDecoder for U3 {
     const NAME: &'static str = "u3";
     const BITS: usize = 3;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(3) | Number::Int(3)))

@@ -18,6 +18,8 @@ pub struct U4;
 impl CodeDecoder for U4 {
     const NAME: &'static str = "u4";
     const BITS: usize = 4;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(4) | Number::Int(4)))

@@ -18,6 +18,8 @@ pub struct U5;
 impl CodeDecoder for U5 {
     const NAME: &'static str = "u5";
     const BITS: usize = 5;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(5) | Number::Int(5)))

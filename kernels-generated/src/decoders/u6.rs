@@ -18,6 +18,8 @@ pub struct U6;
 impl CodeDecoder for U6 {
     const NAME: &'static str = "u6";
     const BITS: usize = 6;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(6) | Number::Int(6)))

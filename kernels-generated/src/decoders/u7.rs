@@ -18,6 +18,8 @@ pub struct U7;
 impl CodeDecoder for U7 {
     const NAME: &'static str = "u7";
     const BITS: usize = 7;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(7) | Number::Int(7)))

@@ -18,6 +18,8 @@ pub struct U8;
 impl CodeDecoder for U8 {
     const NAME: &'static str = "u8";
     const BITS: usize = 8;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(8) | Number::Int(8)))

@@ -23,6 +23,12 @@ pub trait CodeDecoder: Send + Sync + 'static {
     const NAME: &'static str;
     /// Width of a stored code in bits: a chunk is this many vectors.
     const BITS: usize;
+    /// Whether codes of a type that this decoder serves are integers, so that integer products
+    /// multiply them.
+    const INTEGERS: bool;
+    /// Whether codes of a type that this decoder serves index a table of at most 16 integers in
+    /// integer products.
+    const TABLE: bool;
 
     /// Whether this decoder reads the codes of a scheme. A signed integer is stored with its sign
     /// bit flipped, so that `u4` reads `i4` too; see [`stored_code`].
@@ -90,13 +96,21 @@ impl<F: CodeDecoder> DynDecoder for F {
         out: &mut [[u8; 64]],
         stride: usize,
     ) {
-        kernels::codes(self, isa, (planes, table), out, stride);
+        if const { F::INTEGERS || F::TABLE } {
+            kernels::codes(self, isa, (planes, table), out, stride);
+        } else {
+            debug_assert!(false, "{} has no integers", F::NAME);
+        }
     }
     fn decode_values(&self, isa: Isa, segment: Segment<'_>, out: &mut [[f32; 16]], stride: usize) {
         kernels::values(self, isa, segment, out, stride);
     }
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]) {
-        dot_row::dot_row(self, isa, row, sums);
+        if const { F::INTEGERS || F::TABLE } {
+            dot_row::dot_row(self, isa, row, sums);
+        } else {
+            debug_assert!(false, "{} has no integers", F::NAME);
+        }
     }
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
         kernels::fma_row(self, isa, row, sums);
@@ -167,6 +181,8 @@ pub struct U4;
 impl CodeDecoder for U4 {
     const NAME: &'static str = "u4";
     const BITS: usize = 4;
+    const INTEGERS: bool = true;
+    const TABLE: bool = false;
 
     fn serves(&self, code: &Code) -> bool {
         matches!(code, Code::Number(Number::Uint(4) | Number::Int(4)))
@@ -223,6 +239,8 @@ impl LutDecoder {
 impl CodeDecoder for LutDecoder {
     const NAME: &'static str = "table";
     const BITS: usize = 8;
+    const INTEGERS: bool = true;
+    const TABLE: bool = true;
 
     fn serves(&self, code: &Code) -> bool {
         *code == self.number

@@ -88,13 +88,18 @@ impl<F: CodeDecoder> Dot<'_, F> {
         };
         let scales = row.scales.map(|scales| scales.as_chunks::<M>().0);
         let tokens = DotTokens { x, starts, scales };
-        // Codes of more bits have no table (a table's decoder has one code a byte).
         let totals = match row.table {
-            Some(table) if const { F::BITS <= 4 || F::BITS == 8 } => {
+            Some(table) if const { F::TABLE } => {
                 let codes = TableCodes { decoder, table };
                 multiply::<V, _, M, C, P>(codes, panels, tokens, row.segment)
             }
-            _ => multiply::<V, _, M, C, P>(Codes { decoder }, panels, tokens, row.segment),
+            None if const { F::INTEGERS } => {
+                multiply::<V, _, M, C, P>(Codes { decoder }, panels, tokens, row.segment)
+            }
+            _ => {
+                debug_assert!(false, "{} has no such integers", F::NAME);
+                return;
+            }
         };
         let (sums, _) = sums.as_chunks_mut::<M>();
         for (totals, sums) in totals.into_iter().zip(sums) {
@@ -199,8 +204,7 @@ fn chunks<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize
     let mut totals = [[V::splat(0); M]; P];
     let lines = I::BITS * (segment / CHUNK);
     for (at, (x, starts)) in tokens.x.chunks(segment / 4).zip(tokens.starts).enumerate() {
-        each!(p in P {
-            let Panel { planes, groups } = &panels[p];
+        for (Panel { planes, groups }, totals) in panels.iter().zip(&mut totals) {
             let mut parts = [[V::splat(0); C]; M];
             each!(m in M {
                 parts[m][0] = V::splat(starts[m] as u32);
@@ -230,8 +234,8 @@ fn chunks<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize
                 }
                 whole[m] = part;
             });
-            add_scaled(whole, groups.scales.row(group), tokens, at, &mut totals[p]);
-        });
+            add_scaled(whole, groups.scales.row(group), tokens, at, totals);
+        }
     }
     totals
 }
@@ -247,8 +251,7 @@ fn half_chunks<V: Vector, I: Integers, const M: usize, const P: usize>(
     let (x, _) = tokens.x.as_chunks::<8>();
     let (starts, _) = tokens.starts.as_chunks::<2>();
     for (at, (x, starts)) in x.iter().zip(starts).enumerate() {
-        each!(p in P {
-            let Panel { planes, groups } = &panels[p];
+        for (Panel { planes, groups }, totals) in panels.iter().zip(&mut totals) {
             let group = at * CHUNK / groups.columns;
             let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
             groups.scales.prefetch::<V, P>(group + ahead);
@@ -268,9 +271,9 @@ fn half_chunks<V: Vector, I: Integers, const M: usize, const P: usize>(
                 });
                 let segment = 2 * at + half;
                 let scale = groups.scales.row(segment * HALF_CHUNK / groups.columns);
-                add_scaled(parts, scale, tokens, segment, &mut totals[p]);
+                add_scaled(parts, scale, tokens, segment, totals);
             });
-        });
+        }
     }
     totals
 }

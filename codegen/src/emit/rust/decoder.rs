@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proc_macro2::{Ident, Literal, TokenStream};
 use quantloom_dsl::format::{FORMATS, FloatFormat, Number};
-use quantloom_dsl::{Code, WeightCode};
+use quantloom_dsl::{Code, TableIntegers, WeightCode};
 use quote::{format_ident, quote};
 
 use super::RustEmitError;
@@ -80,18 +80,21 @@ pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, RustEmitEr
     let decode = plan.stages.last().ok_or_else(no_sequence)?;
     let (label, bits) = (decoder_name(code), Literal::u32_unsuffixed(code.bits()));
     let (serves, codes) = (serves(code), codes(&planes_to_bytes(&weight))?);
-    let Values { table, body, helper } = values(decode)?;
+    let (integers, table) = (!code.is_float(), TableIntegers::of(code).is_some());
+    let Values { table: constants, body, helper } = values(decode)?;
     let doc = format!(" The decoder of `{label}` codes.");
     Ok(quote! {
         #[doc = #doc]
         #[derive(Clone, Copy, Debug)]
         pub struct #name;
 
-        #table
+        #constants
 
         impl CodeDecoder for #name {
             const NAME: &'static str = #label;
             const BITS: usize = #bits;
+            const INTEGERS: bool = #integers;
+            const TABLE: bool = #table;
 
             fn serves(&self, code: &Code) -> bool {
                 #serves
