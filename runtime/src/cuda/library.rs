@@ -187,6 +187,10 @@ impl DriverApi for Driver {
         link::compile(context, entry, text)
     }
 
+    fn loader_compiles_better(text: &str) -> bool {
+        link::ignores(text)
+    }
+
     unsafe fn opt_in(&self, function: Handle, bytes: c_int) -> i32 {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the caller's promise.

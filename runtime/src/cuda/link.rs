@@ -25,6 +25,14 @@ pub fn text_target(text: &str) -> Option<&str> {
     name.split(|c: char| c == ',' || c.is_whitespace()).next().filter(|name| !name.is_empty())
 }
 
+/// Whether the linker's compiler ignores instructions of a text. It compiles for other objects to be linked
+/// to, which do not know how many registers a warp has left: `setmaxnreg` does nothing (ptxas -c says so,
+/// C7504), and a consumer whose sums need more registers than a thread has at the launch keeps some in local
+/// memory.
+pub(super) fn ignores(text: &str) -> bool {
+    text.contains("setmaxnreg")
+}
+
 /// Compiles a text for the device of a context.
 ///
 /// # Errors

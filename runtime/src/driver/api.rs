@@ -108,6 +108,12 @@ pub trait DriverApi:
     /// A text for another device, or the compiler's refusal with what it printed.
     fn compile(context: &Context<Self>, entry: &str, text: &str) -> Result<Vec<u8>, DriverError>;
 
+    /// Whether the module loader makes faster code of a text than [`Self::compile`]. It gives no image,
+    /// so that nothing is kept but what the driver itself keeps.
+    fn loader_compiles_better(_text: &str) -> bool {
+        false
+    }
+
     /// Lets blocks of a kernel have so many bytes of dynamic shared memory.
     ///
     /// # Safety

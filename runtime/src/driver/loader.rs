@@ -19,6 +19,8 @@ pub enum Origin {
     Kept,
     /// Compiled now, and kept if the cache is on.
     Compiled,
+    /// Compiled by the module loader, which makes faster code of this text; the driver keeps it.
+    Loaded,
     /// Compiled now by the module loader, which gives no image, since the
     /// compiler refused: why.
     NotKept(Box<DriverError>),
@@ -29,6 +31,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Kept => f.write_str("kept image"),
             Self::Compiled => f.write_str("compiled"),
+            Self::Loaded => f.write_str("compiled by the module loader"),
             Self::NotKept(why) => write!(f, "compiled, not kept: {why}"),
         }
     }
@@ -50,6 +53,14 @@ pub fn load<D: DriverApi>(
         driver_version: info.driver_version,
     };
     let ready = |image: &[u8]| Kernel::load(context, image, &text.entry, (*text.rule).clone());
+    let terminated = || {
+        let mut terminated = text.text.as_bytes().to_vec();
+        terminated.push(0);
+        terminated
+    };
+    if D::LOADS_TEXT && D::loader_compiles_better(&text.text) {
+        return ready(&terminated()).map(|kernel| (kernel, Origin::Loaded));
+    }
     if let Some(image) = cache.get(&key) {
         match ready(&image) {
             Ok(kernel) => return Ok((kernel, Origin::Kept)),
@@ -70,9 +81,7 @@ pub fn load<D: DriverApi>(
     };
     // The compiler is asked only so that the image can be kept: where it refuses what the module
     // loader takes, nothing is kept, and the launch goes on.
-    let mut terminated = text.text.as_bytes().to_vec();
-    terminated.push(0);
-    match ready(&terminated) {
+    match ready(&terminated()) {
         Ok(kernel) => {
             tracing::warn!(%error, "a kernel's image cannot be kept");
             Ok((kernel, Origin::NotKept(Box::new(error))))
