@@ -30,6 +30,8 @@ pub(super) struct Batches {
     pub(super) size: u32,
     /// Whether fragments are words as they are loaded, so that products read these.
     as_stored: bool,
+    /// Batches between the load of a chunk's words and their dequantisation, at most.
+    ahead: u32,
 }
 
 impl Batches {
@@ -42,8 +44,14 @@ impl Batches {
     pub(super) fn of(main: &MainLoop<'_>, (row_tiles, parts): (u32, u32), size: u32) -> Self {
         let steps = main.problem.plan.native.columns / main.step();
         let chunks = main.k_tile_chunks() / parts;
-        let as_stored = main.problem.input.fragments == Some(ByteFragments::Whole);
-        Self { chunks, of_chunk: steps * row_tiles, size, as_stored }
+        let (fragments, of_chunk) = (main.problem.input.fragments, steps * row_tiles);
+        let as_stored = fragments == Some(ByteFragments::Whole);
+        let ahead = match fragments {
+            // Made in less time than a load takes.
+            Some(ByteFragments::Pairs | ByteFragments::Nibbles) => 2,
+            Some(ByteFragments::Whole) | None => (of_chunk / size.max(1)).clamp(1, 2),
+        };
+        Self { chunks, of_chunk, size, as_stored, ahead }
     }
 
     /// Batches of a stage; `None` if the last one is not whole.
@@ -56,15 +64,14 @@ impl Batches {
     fn load(&self, chunk: u32) -> (u32, bool) {
         let count = self.count().unwrap_or(1);
         let first = chunk * self.of_chunk / self.size;
-        let ahead = (self.of_chunk / self.size).clamp(1, 2);
-        if first >= ahead {
-            return (first - ahead, false);
+        if first >= self.ahead {
+            return (first - self.ahead, false);
         }
         // Not before the same words of the stage before are dequantised; words that products read, not before
         // these are complete, a batch later.
         let read = ((chunk + 1) * self.of_chunk).div_ceil(self.size) - 1;
         let free = read + u32::from(self.as_stored);
-        let wanted = (count + first).saturating_sub(ahead);
+        let wanted = (count + first).saturating_sub(self.ahead);
         (wanted.max(free).min(count - 1), true)
     }
 }
@@ -91,11 +98,11 @@ pub(super) fn consume(
 
     b.comment("words of the first stage");
     let cursor = ring.cursor(b);
+    weights.begin(b, start);
     ring.wait(b, cursor.place());
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
-        weights.load(b, block, (start, cursor.place().stage, chunk));
+        weights.load(b, block, (cursor.place().stage, chunk));
     }
-    sums.reach(b, cursor.place().stage);
     let before = b.variable("before", Type::U32, Uniformity::WarpGroup);
     b.set(before, 0u32);
     b.for_each(start, end, 1u32, "number", |b, k_tile| {
@@ -107,7 +114,7 @@ pub(super) fn consume(
         let read = b.both(read, first_lane);
         let x = stages.x.of_stage(b, place.stage).index;
         let mut by_row = weights.by_row(b);
-        let scales = weights.scales_of_sums(b);
+        let scales = weights.scales_of_sums(b, k_tile);
         let (mut batch, mut number): (Vec<Fragment>, u32) = (Vec::new(), 0);
         let mut waited = false;
         let after = &mut |b: &mut Builder, number: u32| {
@@ -120,7 +127,7 @@ pub(super) fn consume(
                 b.push(wait.clone());
             }
             for chunk in due(false) {
-                weights.load(b, block, (k_tile, place.stage, chunk));
+                weights.load(b, block, (place.stage, chunk));
             }
             let early = due(true);
             if !early.is_empty() {
@@ -129,7 +136,7 @@ pub(super) fn consume(
                         ring.wait(b, next);
                     }
                     for chunk in early {
-                        weights.load(b, block, (later, next.stage, chunk));
+                        weights.load(b, block, (next.stage, chunk));
                     }
                 });
                 waited = true;
@@ -152,14 +159,17 @@ pub(super) fn consume(
                             sums.begin(b, scales.get(segment as usize));
                         }
                         multiply(b, block, (stages, x), (&batch, first), &sums);
-                        after(b, number);
-                        batch.clear();
                         number += 1;
+                        if number == 1 {
+                            sums.load(b, place.stage);
+                        }
+                        after(b, number - 1);
+                        batch.clear();
                     }
                 });
             }
         }
-        sums.reach(b, place.stage);
+        sums.end(b);
         b.set(before, place.stage);
         cursor.move_to(b, next);
     });

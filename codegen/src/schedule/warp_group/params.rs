@@ -4,7 +4,7 @@
 //! distributes them over the lanes of a row ([`GroupParams::in_order`]).
 //!
 //! A scale of a block of rows is one number a k-tile for all rows of a warp, in a buffer that holds little: a warp
-//! reads it there, with the words of the stage.
+//! reads it there, a stage ahead.
 
 use super::Block;
 use super::stage::{ParamPart, Stages};
@@ -24,7 +24,7 @@ pub(super) struct Params<'s> {
     exact: bool,
 }
 
-/// A scale that all rows of a warp share.
+/// A scale that all rows of a warp share, loaded from global memory a k-tile before it is needed.
 struct ScaleOfRows {
     of: GroupParams,
     buffer: BufferId,
@@ -32,6 +32,8 @@ struct ScaleOfRows {
     first: Operand,
     /// The word of the k-tile.
     word: Vec<Reg>,
+    /// The word of the k-tile after it.
+    next: Vec<Reg>,
 }
 
 impl ScaleOfRows {
@@ -42,15 +44,25 @@ impl ScaleOfRows {
         // Rows beyond N are not stored.
         let tile = b.binary(Binary::Min, tile, problem.row_tiles() - 1);
         let first = of.tile_word(b, problem, tile);
-        let word = b.array("scale_of_rows", Type::U32, 1, Uniformity::Varying);
-        Some(Self { of, buffer, first, word })
+        let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
+            .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
+        Some(Self { of, buffer, first, word, next })
     }
 
-    /// Loads the word of k-tile `number`.
+    /// Loads the word of k-tile `number`, or of the last one, ahead.
     fn load(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
+        let last = main.problem.k.div_ceil(main.k_tile()) - 1;
+        let number = b.binary(Binary::Min, number, last);
         let word = self.of.k_tile_word(b, main, number);
         let from = Address::new(self.buffer, b.add(self.first, word));
-        b.load_into(&self.word, from, Width::B32, None, Cache::Constant);
+        b.load_into(&self.next, from, Width::B32, None, Cache::Constant);
+    }
+
+    /// The word of k-tile `number` is the one that was loaded ahead.
+    fn advance(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
+        b.set(self.word[0], self.next[0]);
+        let later = b.add(number, 1u32);
+        self.load(b, main, later);
     }
 }
 
@@ -88,16 +100,15 @@ impl<'s> Params<'s> {
         Self { kinds, of_rows, exact: block.tile.exact }
     }
 
-    /// Loads the words of a stage, which has k-tile `number`.
-    pub(super) fn load(
-        &self,
-        b: &mut Builder,
-        block: &Block<'_>,
-        (number, stage): (Operand, Operand),
-    ) {
+    /// Loads what the first stage, which has k-tile `start`, needs ahead.
+    pub(super) fn begin(&self, b: &mut Builder, main: &MainLoop<'_>, start: Operand) {
         if let Some(scale) = &self.of_rows {
-            scale.load(b, block.main, number);
+            scale.load(b, main, start);
         }
+    }
+
+    /// Loads the words of a stage.
+    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, stage: Operand) {
         for Param { part, of, at, words, .. } in &self.kinds {
             let stage = part.part.of_stage(b, stage);
             let from = Address { index: b.add(stage.index, *at), ..stage };
@@ -112,11 +123,17 @@ impl<'s> Params<'s> {
         }
     }
 
-    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows in its first tile;
-    /// none if scales multiply weights. Rows that share a scale have one.
-    pub(super) fn scales_of_sums(&self, b: &mut Builder, main: &MainLoop<'_>) -> Vec<Vec<Operand>> {
-        if let Some(ScaleOfRows { of, word, .. }) = &self.of_rows {
-            return vec![of.values(b, 1, (word, None), 0, main.problem.exponent())];
+    /// Per segment of k-tile `number`, whose words are loaded, the scales of sums of the lane's rows in its first
+    /// tile; none if scales multiply weights. Rows that share a scale have one. Called once for each k-tile, in order.
+    pub(super) fn scales_of_sums(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        number: Operand,
+    ) -> Vec<Vec<Operand>> {
+        if let Some(scale) = &self.of_rows {
+            scale.advance(b, main, number);
+            return vec![scale.of.values(b, 1, (&scale.word, None), 0, main.problem.exponent())];
         }
         let mut kinds = self.kinds.iter().filter(|kind| Some(kind.part.of) == main.problem.scale);
         let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {

@@ -3,7 +3,7 @@
 //! Scales that multiply weights leave nothing else to do. Scales of sums, which are exact, need the sum of each
 //! segment alone: it starts from zero, and is complete before its scale multiplies it. The first batch
 //! of the next segment is dequantised before that wait. Scales of x that change along K are read from the segment's
-//! stage then, which is released later.
+//! stage while its products are under way.
 //!
 //! Integer products have integer sums: of all columns, converted at the end; or of a segment, which starts at the bits
 //! of a float whose spacing is 1, so that its bits are a float (`schedule::sums`).
@@ -97,10 +97,22 @@ impl<'s> Sums<'s> {
         }
     }
 
-    /// The segments that are added next are of this stage.
-    pub(super) fn reach(&self, b: &mut Builder, stage: Operand) {
+    /// Loads the scales of the lane's tokens in the segment of this stage, whose products are under way.
+    pub(super) fn load(&self, b: &mut Builder, stage: Operand) {
         if let Some(tokens) = self.segment.as_ref().and_then(|segment| segment.tokens.as_ref()) {
-            tokens.reach(b, stage);
+            tokens.load(b, stage);
+        }
+    }
+
+    /// The end of a stage, whose products are under way: where all rows share a scale, the scales of tokens are
+    /// multiplied by it.
+    pub(super) fn end(&self, b: &mut Builder) {
+        let Some(segment) = &self.segment else { return };
+        if let (Some(tokens), [of_rows]) = (&segment.tokens, &segment.scales[..]) {
+            for &scale in &tokens.scales {
+                let both = b.mul_f32(scale, *of_rows);
+                b.set(scale, both);
+            }
         }
     }
 
@@ -135,20 +147,22 @@ impl<'s> Sums<'s> {
 
     /// sums += scale * segment, once its products are complete.
     fn add(&self, b: &mut Builder, segment: &Segment<'_>) {
-        let tokens = segment.tokens.as_ref().map(|tokens| tokens.read(b));
+        let tokens = segment.tokens.as_ref().map(|tokens| &tokens.scales[..]);
+        // Those of tokens have the only one of rows, if all rows share one.
+        let of_rows =
+            if tokens.is_some() && segment.scales.len() == 1 { &[] } else { &segment.scales[..] };
         b.push(Op::MatrixWait { pending: 0 });
         let total = self.total.iter().flatten();
         let mut scales: BTreeMap<[usize; 2], Operand> = BTreeMap::new();
         for ((&sum, &part), &[row, token]) in total.zip(&segment.registers).zip(&segment.places) {
-            let row = row.min(segment.scales.len().saturating_sub(1));
-            let scale = *scales.entry([row, token]).or_insert_with(|| {
-                match (segment.scales.get(row), &tokens) {
+            let row = row.min(of_rows.len().saturating_sub(1));
+            let scale =
+                *scales.entry([row, token]).or_insert_with(|| match (of_rows.get(row), tokens) {
                     (Some(&of_row), Some(tokens)) => b.mul_f32(of_row, tokens[token]),
                     (Some(&of_row), None) => of_row.into(),
-                    (None, Some(tokens)) => tokens[token],
+                    (None, Some(tokens)) => tokens[token].into(),
                     (None, None) => 1f32.into(),
-                }
-            });
+                });
             let value = match self.unit {
                 Some(unit) => {
                     let bits = b.unary(Unary::AsF32, part);

@@ -13,8 +13,8 @@ pub(super) struct TokenScales<'s> {
     tokens: Vec<u32>,
     /// Whether a lane's first token is even.
     paired: bool,
-    /// The word of the first token's scale for the segments that are added next.
-    at: Reg,
+    /// Per token of the lane: its scale in the stage that was loaded last, 0 before.
+    pub(super) scales: Vec<Reg>,
 }
 
 impl<'s> TokenScales<'s> {
@@ -27,33 +27,27 @@ impl<'s> TokenScales<'s> {
     ) -> Option<Self> {
         let part = stages.x_scales.as_ref()?;
         let token = lanes.d.token.of(b, lane);
-        let at = b.variable("x_scale_at", Type::U32, Uniformity::Varying);
-        b.set(at, token);
         let paired = lanes.d.token.least().is_multiple_of(2);
-        Some(Self { part, token, paired, tokens: lanes.d.tokens.clone(), at })
+        let tokens = lanes.d.tokens.clone();
+        let scales = b.array("x_scale", Type::F32, tokens.len() as u32, Uniformity::Varying);
+        scales.iter().for_each(|&scale| b.set(scale, 0.0f32));
+        Some(Self { part, token, paired, tokens, scales })
     }
 
-    /// The scales that follow are those of this stage.
-    pub(super) fn reach(&self, b: &mut Builder, stage: Operand) {
+    /// Loads the scales of a stage.
+    pub(super) fn load(&self, b: &mut Builder, stage: Operand) {
         let first = self.part.of_stage(b, stage).index;
-        let at = b.add(first, self.token);
-        b.set(self.at, at);
-    }
-
-    /// The scales, one per token of the lane.
-    pub(super) fn read(&self, b: &mut Builder) -> Vec<Operand> {
-        let first = Address::new(self.part.block, self.at);
-        let (mut scales, mut left): (Vec<Operand>, _) = (Vec::new(), &self.tokens[..]);
+        let first = Address::new(self.part.block, b.add(first, self.token));
+        let (mut scales, mut left) = (&self.scales[..], &self.tokens[..]);
         while let [token, rest @ ..] = left {
             // The lane's tokens come in pairs, the first of which is even.
             let width = match rest {
                 [next, ..] if *next == token + 1 && self.paired => Width::B64,
                 _ => Width::B32,
             };
-            let read = b.load_as(Type::F32, first.plus(*token), width, None, Cache::Default);
-            scales.extend(read.into_iter().map(Operand::from));
-            left = &left[width.registers()..];
+            let (to, later) = scales.split_at(width.registers());
+            b.load_into(to, first.plus(*token), width, None, Cache::Default);
+            (scales, left) = (later, &left[to.len()..]);
         }
-        scales
     }
 }

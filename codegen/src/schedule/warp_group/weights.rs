@@ -84,14 +84,13 @@ impl<'p, 's> Weights<'p, 's> {
         Self { main, codes, at, planes, plane, group, words, as_stored, params, table }
     }
 
-    /// Loads the words of a chunk of a stage, which has k-tile `number`; with the first chunk also the group
-    /// parameters.
-    pub(super) fn load(
-        &self,
-        b: &mut Builder,
-        block: &Block<'_>,
-        (number, stage, chunk): (Operand, Operand, u32),
-    ) {
+    /// Loads what the first stage, which has k-tile `start`, needs ahead.
+    pub(super) fn begin(&self, b: &mut Builder, start: Operand) {
+        self.params.begin(b, self.main, start);
+    }
+
+    /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
+    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
         let first = self.codes.of_stage(b, stage);
         let plane = chunk * self.planes;
         let both = plane..plane + self.planes.min(2);
@@ -111,7 +110,7 @@ impl<'p, 's> Weights<'p, 's> {
             }
         }
         if chunk == 0 {
-            self.params.load(b, block, (number, stage));
+            self.params.load(b, block, stage);
         }
     }
 
@@ -120,9 +119,10 @@ impl<'p, 's> Weights<'p, 's> {
         (0..).zip(&self.words).map(|(tile, _)| self.params.by_row(b, self.main, tile)).collect()
     }
 
-    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows.
-    pub(super) fn scales_of_sums(&self, b: &mut Builder) -> Vec<Vec<Operand>> {
-        self.params.scales_of_sums(b, self.main)
+    /// Per segment of k-tile `number`, whose words are loaded, the scales of sums of the lane's rows. Called once
+    /// for each k-tile, in order.
+    pub(super) fn scales_of_sums(&self, b: &mut Builder, number: Operand) -> Vec<Vec<Operand>> {
+        self.params.scales_of_sums(b, self.main, number)
     }
 
     /// Dequantises a chunk of a tile of rows; `each` gets the step and A of one fragment after another.
