@@ -340,6 +340,13 @@ fn cuda() -> Vec<Case> {
             &[("FAKE_FAIL", "cuLinkComplete=999"), OFF],
             &["vector_add: compiled, not kept"],
         ),
+        // The linker would ignore the numbers of registers, and is not asked: its refusal does not matter.
+        case(
+            "load with roles",
+            WHOLE,
+            &[("FAKE_FAIL", "cuLinkCreate_v2=999"), OFF],
+            &["vector_add: compiled by the module loader"],
+        ),
         case("graph keeps", WHOLE, &[], &["replayed: true"]),
         case(
             "graph keeps what joins",

@@ -51,6 +51,7 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "load" => {
             vector_add::<D>().map(|(kernel, origin)| println!("{}: {origin}", kernel.entry()))
         }
+        "load with roles" => with_roles::<D>(),
         "loader" => loader::<D>(<D as Fake>::TARGETS[0]),
         "wrong target" => loader::<D>(<D as Fake>::TARGETS[1]),
         "refused" => refused::<D>(),
@@ -81,6 +82,16 @@ fn list<D: Fake>() -> Result<(), DriverError> {
 
 fn vector_add<D: Fake>() -> Result<(Arc<Kernel<D>>, Origin), DriverError> {
     load(&Context::new(0)?, &ImageCache::from_environment(), &text::<D>())
+}
+
+/// A text whose warps have different numbers of registers.
+fn with_roles<D: Fake>() -> Result<(), DriverError> {
+    let KernelText { entry, text, rule } = text::<D>();
+    let text = format!("{text}\n// setmaxnreg.inc.sync.aligned.u32 232;\n").into();
+    let text = KernelText { entry, text, rule };
+    let (kernel, origin) = load(&Context::<D>::new(0)?, &ImageCache::from_environment(), &text)?;
+    println!("{}: {origin}", kernel.entry());
+    Ok(())
 }
 
 /// What was current is so again; memory of another device.

@@ -159,11 +159,11 @@ pub(super) fn consume(
                             sums.begin(b, scales.get(segment as usize));
                         }
                         multiply(b, block, (stages, x), (&batch, first), &sums);
-                        number += 1;
-                        if number == 1 {
+                        after(b, number);
+                        if number == 0 {
                             sums.load(b, place.stage);
                         }
-                        after(b, number - 1);
+                        number += 1;
                         batch.clear();
                     }
                 });

@@ -29,10 +29,8 @@ const UNSCALED: f64 = 9.0 / 13.0;
 const BYTES: [f64; 3] = [0.55, 0.3, 0.1];
 /// Microseconds of a segment's end where scales multiply sums: products are waited for.
 const DRAINED: f64 = 0.06;
-/// Microseconds of a segment's end for 64 rows and 128 tokens where scales of x multiply sums too. They grow with
-/// the square of a block's rows and tokens: two warp groups with 128 tokens took 1.3 on an H100, for a reason that is
-/// not found yet.
-const PROMOTED: f64 = 0.27;
+/// Microseconds of a segment's end where scales of x multiply sums too, and what each 64 rows and 128 tokens add.
+const PROMOTED: [f64; 2] = [0.18, 0.05];
 /// Bytes of w a microsecond from memory.
 const MEMORY: f64 = 3.9e6;
 /// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
@@ -128,7 +126,10 @@ impl Shape {
         // They overlap, the better the less equal they are.
         let together = (products.powi(3) + dequantised.powi(3)).cbrt();
         let of_segment = match groups_of_x(main) {
-            Some(_) => PROMOTED * (groups * tiles * f64::from(self.tokens) / 128.0).powi(2),
+            Some(_) => {
+                let [first, each] = PROMOTED;
+                first + each * groups * tiles * f64::from(self.tokens) / 128.0
+            }
             None => DRAINED,
         };
         let drained = if exact { of_segment * 1024.0 / f64::from(main.segment()) } else { 0.0 };
