@@ -175,7 +175,9 @@ impl Products for Jit {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        compile::choose_experts(request, stacked, tokens, &|chosen| Ok((chosen, Basis::Model)))
+        let wrong = |why: WrongOverride| JitError::Environment(why.into());
+        let overrides = Overrides::from_environment().map_err(wrong)?;
+        compile::choose_experts(request, stacked, tokens, &overrides)
     }
 
     fn operand(

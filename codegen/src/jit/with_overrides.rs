@@ -42,13 +42,7 @@ impl Products for JitWithOverrides {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        choose_experts(request, stacked, tokens, &|chosen| {
-            let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
-            match self.0.apply(&mut schedule)? {
-                true => Ok((Chosen::read(&schedule.name, &schedule.parameters)?, Basis::Asked)),
-                false => Ok((chosen, Basis::Model)),
-            }
-        })
+        choose_experts(request, stacked, tokens, &self.0)
     }
 
     fn expert_kernels(

@@ -82,7 +82,7 @@ pub(super) fn consume(
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
     let group_warps = block.group_warps();
     let (group, in_group) = (b.div(warp, group_warps), b.rem(warp, group_warps));
-    let first = b.mad(group, block.tile.row_tiles * group_warps, in_group);
+    let first = b.mad(group, block.own_tiles() * group_warps, in_group);
     let rows = WarpRows { group, warp: in_group, lane, first };
     let weights = Weights::declare(b, block, (stages, table), &rows);
     let sums = Sums::declare(b, (block, stages), &rows);

@@ -11,6 +11,7 @@ use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
+use crate::schedule::stack::Stack;
 
 /// Microseconds until a block's first product, and from its last one to the next block.
 const START: f64 = 3.0;
@@ -42,6 +43,8 @@ const CACHE: f64 = 10.2e6;
 const AT_ONCE: u32 = 132;
 /// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
 const LEAST_STAGES: u32 = 3;
+/// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
+const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
 /// Rows of a tile.
 const ROWS: u32 = 64;
 
@@ -57,6 +60,9 @@ struct Shape {
 
 /// The fastest tile of the model.
 pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
+    if let Some(stack) = problem.stack {
+        return fastest_of_stack(problem, tokens, stack);
+    }
     let main = &MainLoop::new(problem);
     let mut timed: Vec<(f64, Shape)> =
         shapes(problem, tokens).map(|shape| (shape.microseconds(main, tokens), shape)).collect();
@@ -75,14 +81,38 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
     deep.or(tiles.first()).copied()
 }
 
+/// The fastest tile with as many tokens as a token block has slots, if each expert has one token block: with many
+/// waves of blocks the last one matters little, and none is split.
+fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpGroupTile> {
+    let main = &MainLoop::new(problem);
+    let timed = STACKED.into_iter().flat_map(|(groups, row_tiles)| {
+        places_of_scales(problem).iter().filter_map(move |&exact| {
+            let (shape, place) = ((groups, row_tiles), (exact, 1));
+            let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
+            let shape = Shape { tokens: slots, groups, row_tiles, splits: 1, exact };
+            let rows = problem.grid_rows().div_ceil(shape.rows());
+            let blocks = f64::from(rows) * f64::from(stack.experts);
+            let waves = (blocks / f64::from(AT_ONCE)).max(1.0);
+            Some((tile.stages < LEAST_STAGES, waves * shape.of_block(main), tile))
+        })
+    });
+    let fastest = timed.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    fastest.map(|(_, _, tile)| tile)
+}
+
+/// Where scales of groups may multiply: weights, sums.
+fn places_of_scales(problem: &Problem) -> &'static [bool] {
+    match (scales_weights(problem), problem.scales_segments()) {
+        (true, false) => &[false],
+        (true, true) => &[false, true],
+        (false, _) => &[true],
+    }
+}
+
 /// The shapes that the model compares.
 fn shapes(problem: &Problem, tokens: u32) -> impl Iterator<Item = Shape> {
     let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
-    let exact = match (scales_weights(problem), problem.scales_segments()) {
-        (true, false) => &[false][..],
-        (true, true) => &[false, true],
-        (false, _) => &[true],
-    };
+    let exact = places_of_scales(problem);
     let wide = [most, most / 2].into_iter().filter(|&own| own >= 8);
     let blocks = [(2, 1), (1, 1), (2, 2)];
     let all = wide.flat_map(move |own| blocks.map(|block| (own, block)));
@@ -111,6 +141,19 @@ impl Shape {
         let waves = blocks.div_ceil(AT_ONCE.into()) as f64;
         let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
+        let block = self.of_block(main);
+        let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
+        let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
+        let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
+        let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
+        (waves * block).max(START + memory).max(waves * START + cache)
+    }
+
+    /// Microseconds of a block.
+    fn of_block(&self, main: &MainLoop<'_>) -> f64 {
+        let problem = main.problem;
+        let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
+        let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
         let products = PRODUCTS * groups * tiles * f64::from(self.tokens) / 128.0 * bytes / 2.0;
         let [first, each] = DEQUANTISED;
@@ -137,11 +180,6 @@ impl Shape {
             1 => 0.0,
             _ => meet + sums * groups * tiles * f64::from(self.tokens) / 128.0,
         };
-        let block = START + columns * (together + drained) + exchanged;
-        let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
-        let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
-        let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
-        let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
-        (waves * block).max(START + memory).max(waves * START + cache)
+        START + columns * (together + drained) + exchanged
     }
 }

@@ -42,6 +42,13 @@ impl ScaleOfRows {
         // Rows beyond N are not stored.
         let tile = b.binary(Binary::Min, tile, problem.row_tiles() - 1);
         let first = of.tile_word(b, problem, tile);
+        let first = match block.matrix.number {
+            None => first,
+            Some(_) => {
+                let matrix = block.matrix.first_word(b, of.matrix_words(problem));
+                b.add(first, matrix)
+            }
+        };
         let word = b.array("scale_of_rows", Type::U32, 1, Uniformity::Varying);
         Some(Self { of, buffer, first, word })
     }
@@ -101,7 +108,10 @@ impl<'s> Params<'s> {
         for Param { part, of, at, words, .. } in &self.kinds {
             let stage = part.part.of_stage(b, stage);
             let from = Address { index: b.add(stage.index, *at), ..stage };
-            let apart = block.group_warps() * of.tile_words(block.main.problem);
+            let apart = match block.together() {
+                1 => block.tiles_apart() * of.tile_words(block.main.problem),
+                together => part.part.words / together,
+            };
             for (tile, words) in (0..).zip(words) {
                 for (first, count) in loads(words.len() as u32) {
                     let to = &words[first as usize..(first + count) as usize];

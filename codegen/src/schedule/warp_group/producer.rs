@@ -1,8 +1,9 @@
-//! The producer: one thread starts the copies of one stage after another.
+//! The producer: one thread starts the tensor copies of one stage after another; rows of x that no tensor copy brings
+//! are copied by all lanes ([`gather`]).
 
 use super::ring::{Place, Ring};
 use super::stage::Stages;
-use super::{Block, exchange};
+use super::{Block, exchange, gather};
 use crate::ir::{Builder, Op, Operand, Special};
 
 /// Stages of weights that are copied before the wait for earlier kernels. More of them delay the first stage of
@@ -18,7 +19,10 @@ pub(super) fn produce(
     let thread = b.special(Special::Thread);
     let first = block.consumer_warps() * b.warp_size();
     let leads = b.equal(thread, first);
-    b.when(leads, |b| copy(b, block, of));
+    match gather::warps(block) {
+        Some(warps) => gather::produce(b, block, of, (warps, leads)),
+        None => b.when(leads, |b| copy(b, block, of)),
+    }
     b.comment("as often as the consumers");
     exchange::meet(b, block);
     exchange::meet(b, block);
@@ -42,7 +46,7 @@ fn copy(
         weights(b, number, place);
     }
     let first = b.add(start, ahead);
-    if block.tile.programmatic {
+    if block.waits() {
         b.push(Op::GridWait);
     }
     let cursor = ring.cursor(b);

@@ -15,10 +15,11 @@ use crate::schedule::interface::{
 };
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
+use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
 use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart, WarpGroupLimit};
 use crate::target::Feature;
-use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
+use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, NUMBER_F32, Number};
 
 choices! {
     /// The free choices of a warp-group kernel.
@@ -56,6 +57,8 @@ const OTHER_REGISTERS: u32 = 64;
 const REGISTERS: u32 = 248;
 /// The fewest tokens for which the schedule is the fastest.
 const SERVED_FROM: u32 = 17;
+/// The fewest slots of a token block of an expert layer for which the schedule is chosen.
+const STACKED_FROM: u32 = 32;
 /// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
 
@@ -64,13 +67,14 @@ impl Schedule for WarpGroupTile {
     /// (docs/performance/warp_group.md).
     fn serves(problem: &Problem, tokens: u32) -> bool {
         let problem = problem.of_warp_groups();
-        tokens >= SERVED_FROM && supported(&MainLoop::new(problem)).is_ok()
+        let from = if problem.stack.is_some() { STACKED_FROM } else { SERVED_FROM };
+        tokens >= from && chosen(&MainLoop::new(problem)).is_ok()
     }
 
     /// The fastest tile of the model.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let problem = problem.of_warp_groups();
-        supported(&MainLoop::new(problem))?;
+        chosen(&MainLoop::new(problem))?;
         let (schedule, target) = (Self::schedule(), problem.target().name);
         model::fastest(problem, tokens).ok_or(Unscheduled::NothingFits { schedule, target })
     }
@@ -79,8 +83,9 @@ impl Schedule for WarpGroupTile {
         let problem = problem.of_warp_groups();
         let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
         let tiles = [most, most / 2].into_iter().filter(|&own| own >= 8);
-        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1)];
-        let all = tiles.flat_map(|own| blocks.map(|block| (own, block)));
+        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 2)];
+        let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
+        let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
             .filter(|tile| tile.fits(problem))
@@ -133,9 +138,11 @@ impl Schedule for WarpGroupTile {
                 ChoiceRule::ExactBatches,
             ),
             (self.exact || scales_weights(problem), ChoiceRule::ScaledWeights),
+            (problem.together() == 1 || self.row_tiles == 2, ChoiceRule::GatedRows),
             (
                 self.splits == 1
                     || self.splits == 2
+                        && problem.stack.is_none()
                         && self.tokens >= 16
                         && self.k_stages(main) >= 2
                         && problem.target().has(Feature::Cluster),
@@ -183,6 +190,21 @@ impl Schedule for WarpGroupTile {
     }
 }
 
+/// What the schedule is chosen for: y of 16 bits, or of an expert layer.
+fn chosen(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+    supported(main)?;
+    let problem = main.problem;
+    match problem.stack.is_some() || store::half_of(problem.output).is_some() {
+        true => Ok(()),
+        false => Err(limited(problem, WarpGroupLimit::Output)),
+    }
+}
+
+/// The refusal of a product.
+fn limited(problem: &Problem, limit: WarpGroupLimit) -> Unscheduled {
+    Unscheduled::Scheme { target: problem.target().name, part: UnscheduledPart::WarpGroups(limit) }
+}
+
 /// What the schedule supports: products of 16 bits whose codes `ldmatrix` distributes, and whose parameters
 /// apply during dequantisation; products of bytes, as they are stored or of such codes.
 fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
@@ -208,7 +230,7 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
             problem.plan.compute.longest_sum.is_none_or(|most| most >= u64::from(problem.k)),
             WarpGroupLimit::LongSums,
         ),
-        (problem.stack.is_none(), WarpGroupLimit::Experts),
+        (problem.stack.is_none_or(|stack| in_stacks(problem, stack)), WarpGroupLimit::Experts),
         (native.plane_words.iter().all(|&words| words == VECTOR_WORDS), WarpGroupLimit::Planes),
         (
             native.plane_words.len() == words_of_unit(&problem.plan.dequant),
@@ -218,15 +240,26 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         (problem.correction.is_none(), WarpGroupLimit::Corrections),
         (kinds(main).all(copied) && problem.scale.iter().all(read), WarpGroupLimit::RowBlocks),
         (of_x.is_none_or(whole), WarpGroupLimit::InputGroups),
-        (store::half_of(problem.output).is_some(), WarpGroupLimit::Output),
+        (output(problem), WarpGroupLimit::Output),
         (problem.n.is_multiple_of(8), WarpGroupLimit::OutputRows),
     ];
     match facts.into_iter().find(|(holds, _)| !holds) {
-        Some((_, limit)) => {
-            let part = UnscheduledPart::WarpGroups(limit);
-            Err(Unscheduled::Scheme { target: target.name, part })
-        }
+        Some((_, limit)) => Err(limited(problem, limit)),
         None => Ok(()),
+    }
+}
+
+/// Whether the schedule multiplies the matrices of a stack: by x of 16 bits, in token blocks of sorted pairs.
+fn in_stacks(problem: &Problem, stack: Stack) -> bool {
+    problem.half().is_some() && problem.input.fragments.is_none() && !stack.direct
+}
+
+/// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none.
+fn output(problem: &Problem) -> bool {
+    let gated = problem.stack.is_some_and(|stack| stack.gate.is_some());
+    match store::half_of(problem.output) {
+        Some(_) => problem.stack.is_none() || gated,
+        None => problem.output == NUMBER_F32 && !gated,
     }
 }
 
@@ -366,7 +399,10 @@ impl WarpGroupTile {
         const ALIGN: u32 = 1024;
         let native = self.rows() / main.problem.plan.native.rows;
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
-        let y = store::words(self.groups, self.tokens / self.splits);
+        let y = match store::half_of(main.problem.output) {
+            Some(_) => store::words(self.groups, self.tokens / self.splits),
+            None => 0,
+        };
         let threads = self.threads(main) / (self.groups + 1) * self.groups;
         let sums = self.product(main).map_or(0, |product| {
             product.registers(main.problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
