@@ -6,7 +6,8 @@ use crate::kernels::stacked::{Layer, Routing};
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
-    Binary, Compare, Kernel, MatrixOperand, Op, Operand, TensorId, Verified, verify,
+    Binary, Compare, Extent, Kernel, MatrixOperand, Op, Operand, Special, TensorId, Verified,
+    verify,
 };
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Schedule, Stack, choose_stacked};
@@ -61,13 +62,21 @@ fn tile(name: &str, (tokens, groups, row_tiles, stages): (u32, u32, u32, u32)) -
     WarpGroupTile { tokens, groups, row_tiles, stages, batch: 2, exact, ..WARP_GROUP }
 }
 
-/// What is wrong with a product in two orders of blocks and warps.
+/// The same kernel with so many blocks, which have several tiles each.
+fn of_blocks(kernel: &Kernel, blocks: u32) -> Verified<Kernel> {
+    let mut kernel = kernel.clone();
+    assert_eq!(kernel.launch.grid, [132, 1, 1].map(Extent::Constant));
+    kernel.launch.grid[0] = Extent::Constant(blocks);
+    verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"))
+}
+
+/// What is wrong with a product: in two orders of blocks and warps, with a tile a block and with several.
 fn check(layer: &Layer, tile: WarpGroupTile) {
     let chosen = Chosen::WarpGroup(tile);
     let kernel = layer.kernel(chosen, &layer.problem);
     let mut first = None;
-    for seed in 0..2 {
-        let run = layer.run(&kernel, tile.tokens, seed);
+    for (seed, blocks) in [(0, 132), (0, 2), (1, 3)] {
+        let run = layer.run(&of_blocks(&kernel, blocks), tile.tokens, seed);
         let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
         assert_eq!(run.report.conflicts(), 0, "{}: {}", kernel.name, run.report);
         match &first {
@@ -128,8 +137,8 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
         let z = layer.run(&alone, tile.tokens, 0).unwrap_or_else(|why| panic!("{why}"));
         let expected = layer.gated(z, gate, tile.tokens).unwrap_or_else(|why| panic!("{why}"));
         let kernel = layer.kernel(chosen, &layer.of_stack(Some(gate), false));
-        for seed in 0..2 {
-            let run = layer.run(&kernel, tile.tokens, seed);
+        for (seed, blocks) in [(0, 132), (1, 2)] {
+            let run = layer.run(&of_blocks(&kernel, blocks), tile.tokens, seed);
             let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             assert!(run.y == expected, "{}", kernel.name);
             assert_eq!(run.report.conflicts(), 0, "{}:\n{}", kernel.name, run.report);
@@ -147,7 +156,8 @@ fn rows_are_weighted() {
     let chosen = Chosen::WarpGroup(tile);
     let plain = layer.run(&layer.kernel(chosen, &layer.problem), tile.tokens, 0).unwrap();
     let kernel = layer.kernel(chosen, &layer.weighted(false));
-    let run = layer.run(&kernel, tile.tokens, 0).unwrap_or_else(|why| panic!("{why}"));
+    let run = layer.run(&of_blocks(&kernel, 3), tile.tokens, 0);
+    let run = run.unwrap_or_else(|why| panic!("{why}"));
     assert!(run.y.words() == layer.with_weights(&plain, &run));
 }
 
@@ -209,8 +219,24 @@ const OF_ALL: &[(&str, Mutation)] = &[
         }
     }),
     ("token blocks beyond those in use", |_, place, op| {
-        if of_order(place, op, 0) {
-            becomes(op, u32::MAX);
+        if of_order(place, op, 0)
+            && let [dst] = op.writes()[..]
+        {
+            *op = Op::Copy { dst, a: 16u32.into() };
+        }
+    }),
+    ("the tiles of another block", |_, _, op| {
+        if matches!(op, Op::Special { value: Special::Blocks(0), .. }) {
+            becomes(op, 2);
+        }
+    }),
+    ("the last stage of a tile is not released, or before it is read", |seen, _, op| {
+        // Of the consumers' releases the second one.
+        if *op == Op::WarpSync {
+            seen.count += 1;
+            if seen.count == 2 {
+                gone(op);
+            }
         }
     }),
     ("the expert of the next token block", |seen, place, op| {
@@ -424,7 +450,7 @@ fn mutations_are_found() {
             let run = layer.run(kernel, tile.tokens, 1)?;
             layer.compare(chosen, &run)
         };
-        let kernel = chosen.write(&layer.problem).unwrap();
+        let kernel = of_blocks(&chosen.write(&layer.problem).unwrap(), 3);
         let gathered = if product == ExpertProduct::GateUp { OF_GATHERED } else { &[] };
         all_found(&kernel, &[OF_ALL, OF_ROWS, gathered].concat(), &right);
     }
@@ -440,7 +466,7 @@ fn mutations_of_a_gate_in_the_epilogue_are_found() {
         let run = layer.run(kernel, tile.tokens, 1)?;
         if run.y == expected { Ok(()) } else { Err("other bits".to_owned()) }
     };
-    let kernel = chosen.write(&layer.of_stack(Some(Gate::Silu), false)).unwrap();
+    let kernel = of_blocks(&chosen.write(&layer.of_stack(Some(Gate::Silu), false)).unwrap(), 3);
     all_found(&kernel, &[OF_ALL, OF_FUSED, OF_GATHERED].concat(), &right);
 }
 

@@ -39,8 +39,8 @@ pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refus
     Ok(choice(request, &problem, chosen, by)?)
 }
 
-/// The kernel for a product of an expert layer and M tokens; overrides may replace what the schedules' models
-/// choose.
+/// The kernel for a product of an expert layer and M tokens; overrides, the last ones last, may replace what the
+/// schedules' models choose.
 ///
 /// # Errors
 /// Why there is none.
@@ -48,7 +48,7 @@ pub(super) fn choose_experts(
     request: &Request<'_>,
     stacked: &Stacked,
     tokens: u64,
-    overrides: &Overrides,
+    overrides: &[&Overrides],
 ) -> Result<StackedChoice, Refusal> {
     let &Stacked { experts, shards, top_k, slots, gate, .. } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
@@ -58,9 +58,13 @@ pub(super) fn choose_experts(
     let problem = problem.stacked(stack(role, (experts, shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
     let of = (size(tokens), slots.map(size));
-    let chosen = choose_stacked_of(&problem, of, overrides.instead()).map_err(JitError::from)?;
+    let only = overrides.iter().rev().find_map(|overrides| overrides.instead());
+    let chosen = choose_stacked_of(&problem, of, only).map_err(JitError::from)?;
     let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
-    let replaced = overrides.apply(&mut schedule)? || overrides.instead().is_some();
+    let mut replaced = only.is_some();
+    for overrides in overrides {
+        replaced |= overrides.apply(&mut schedule)?;
+    }
     let (chosen, by) = match replaced {
         true => {
             let read = Chosen::read(&schedule.name, &schedule.parameters);

@@ -8,7 +8,7 @@ use quantloom_runtime::gpu::{
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
 use super::compile::{choice, choose_experts, gpu, problem_on};
-use super::{Jit, JitError, Overrides};
+use super::{Jit, JitError, Overrides, of_environment};
 use crate::schedule::Chosen;
 use crate::target::Target;
 
@@ -42,7 +42,7 @@ impl Products for JitWithOverrides {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        choose_experts(request, stacked, tokens, &self.0)
+        choose_experts(request, stacked, tokens, &[&of_environment()?, &self.0])
     }
 
     fn expert_kernels(

@@ -68,6 +68,18 @@ impl RoutedBlock {
         Self { in_use, expert, words, stack, token_block, shard, row_block, split }
     }
 
+    /// The place of a tile of a block that has one tile after another: its token block, of which so many are in use,
+    /// its shard, and its number along the rows of w.
+    pub(super) fn of_tile(
+        b: &mut Builder,
+        (stack, words, count): (Stack, OrderWords, Operand),
+        [token_block, shard, row_block]: [Operand; 3],
+    ) -> Self {
+        let in_use = b.less(token_block, count);
+        let expert = b.load(words.expert(token_block), Width::B32)[0].into();
+        Self { in_use, expert, words, stack, token_block, shard, row_block, split: 0u32.into() }
+    }
+
     /// Writes what a block does whose token block is in use, and what another one does.
     pub(super) fn when_in_use(
         &self,

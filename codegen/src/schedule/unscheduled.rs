@@ -331,7 +331,7 @@ pub enum ChoiceRule {
     #[error("tokens are columns of a warp-group instruction")]
     WarpGroupTokens,
     /// Warp groups of a block that multiply.
-    #[error("one to three warp groups multiply")]
+    #[error("one to three warp groups multiply, one or two where lanes copy rows of x")]
     WarpGroups,
     /// Rows of a warp group.
     #[error("a warp group has 64 or 128 rows")]

@@ -15,8 +15,8 @@
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
-//! the way from sums to y. In an expert layer a block has the matrix of its expert and its slots (`routed_block`); rows
-//! of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! the way from sums to y. In an expert layer a block has one tile after another (`tiles`), each with the matrix of its
+//! expert and its slots; rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;
@@ -30,6 +30,7 @@ mod shape;
 mod stage;
 mod store;
 mod sums;
+mod tiles;
 mod token_scales;
 mod weights;
 
@@ -38,18 +39,21 @@ use crate::ir::{Builder, Extent, Kernel, Launch, MatrixOp, Op, Operand, Special}
 use super::buffers::ProductBuffers;
 use super::epilogue::gated;
 use super::mapping::MainLoop;
+use super::order::OrderArray;
 use super::participants::Participants;
 use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
-use super::stack::Matrix;
+use super::stack::{Matrix, Stack};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
 use ring::Ring;
 use stage::Stages;
+use tiles::Tiles;
 
 pub use shape::WarpGroupTile;
 
 /// Everything that the parts of the kernel share.
+#[derive(Clone, Copy)]
 struct Block<'p> {
     /// The problem, and the lane map of a warp's rows: a warp of a group holds A as it holds A of the plan's
     /// own instruction.
@@ -99,20 +103,19 @@ fn write(
     let mut b = Builder::new(&name, &summary, problem.target(), launch);
     let io = ProductBuffers::declare(&mut b, problem, tile.tokens);
     if let Some(experts) = problem.stack.zip(io.order) {
-        let grid = (tile.row_blocks(problem), tile.splits);
-        let routed = RoutedBlock::begin(&mut b, experts, grid, tile.programmatic);
+        let none = 0u32.into();
         let block = Block {
             main,
             product,
             tile,
             io,
-            token_block: routed.token_block(),
-            row_block: routed.row_block,
-            part: routed.split,
-            rows: routed.rows(&mut b, tile.tokens),
-            matrix: routed.matrix(&mut b),
+            token_block: none,
+            row_block: none,
+            part: none,
+            rows: TokenRows::single(none, tile.tokens, none),
+            matrix: Matrix::SINGLE,
         };
-        block.write(&mut b, Some(&routed));
+        block.write_tiles(&mut b, experts);
         return Ok(b.finish());
     }
     let fixed = Extent::Constant;
@@ -124,50 +127,92 @@ fn write(
     // No block asks these rows for M.
     let (rows, matrix) = (TokenRows::single(token_block, tile.tokens, 0u32.into()), Matrix::SINGLE);
     let block = Block { main, product, tile, io, token_block, row_block, part, rows, matrix };
-    block.write(&mut b, None);
+    block.write(&mut b);
     Ok(b.finish())
 }
 
 impl Block<'_> {
-    /// Writes the kernel; of an expert layer, what its token blocks that are in use do, and the others.
-    fn write(&self, b: &mut Builder, routed: Option<&RoutedBlock>) {
-        if self.waits() {
+    fn write(&self, b: &mut Builder) {
+        if self.tile.programmatic {
             b.push(Op::GridLaunch);
         }
+        let (stages, ring, table) = self.declare(b);
+        let of_part = self.stages_of_part(b);
+        let consumers = |b: &mut Builder| {
+            consumer::consume(b, self, (&ring, &stages, of_part), (None, table));
+        };
+        self.roles(b, consumers, |b| producer::produce(b, self, (&ring, &stages, of_part)));
+    }
+
+    /// Writes the kernel of an expert layer's product, whose blocks have one tile after another.
+    fn write_tiles(&self, b: &mut Builder, experts: (Stack, OrderArray)) {
+        let (stages, ring, table) = self.declare(b);
+        let row_blocks = self.tile.row_blocks(self.main.problem);
+        let tiles = Tiles::begin(b, experts, row_blocks, self.tile.programmatic);
+        let of_tile = self.stages_of_part(b);
+        let by = Participants::block(self.consumer_warps());
+        let consumers = |b: &mut Builder| {
+            let cursor = ring.cursor(b);
+            tiles.each(b, |b, routed| {
+                let work = |b: &mut Builder| {
+                    let block = self.of_tile(b, routed);
+                    let of = (&ring, &stages, of_tile);
+                    consumer::consume(b, &block, of, (Some(cursor), table));
+                };
+                routed.if_in_use(b, work, |b| {
+                    gated::zeros(b, (self.main, &self.io), routed, (self.tile.rows(), by));
+                });
+            });
+            store::finish(b, self);
+        };
+        self.roles(b, consumers, |b| {
+            producer::produce_tiles(b, self, (&ring, &stages, of_tile), &tiles);
+        });
+    }
+
+    /// The block with the tile of an expert layer's product.
+    fn of_tile(&self, b: &mut Builder, routed: &RoutedBlock) -> Self {
+        Self {
+            token_block: routed.token_block(),
+            row_block: routed.row_block,
+            rows: routed.rows(b, self.tile.tokens),
+            matrix: routed.matrix(b),
+            ..*self
+        }
+    }
+
+    /// Declares and initialises what both roles use.
+    fn declare(&self, b: &mut Builder) -> (Stages, Ring, Option<Table>) {
         let stages = Stages::declare(b, self);
         let writers = 1 + gather::warps(self).unwrap_or(0);
         let ring = Ring::declare(b, (self.tile.stages, writers, self.consumer_warps()));
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         ring.initialise(b);
         b.barrier();
-        let of_part = self.stages_of_part(b);
+        (stages, ring, table)
+    }
+
+    fn roles(
+        &self,
+        b: &mut Builder,
+        consume: impl FnOnce(&mut Builder),
+        produce: impl FnOnce(&mut Builder),
+    ) {
         let warps = self.consumer_warps();
         let [most, fewest] = self.tile.registers();
-        let consumers = b.role("consumers", 0..warps, most, |b| {
-            let consume =
-                |b: &mut Builder| consumer::consume(b, self, (&ring, &stages, of_part), table);
-            match routed {
-                None => consume(b),
-                Some(routed) => routed.if_in_use(b, consume, |b| {
-                    let by = Participants::block(warps);
-                    gated::zeros(b, (self.main, &self.io), routed, (self.tile.rows(), by));
-                }),
-            }
-        });
-        let producer = b.role("producer", warps..warps + self.group_warps(), fewest, |b| {
-            let produce = |b: &mut Builder| producer::produce(b, self, (&ring, &stages, of_part));
-            match routed {
-                None => produce(b),
-                Some(routed) => b.when(routed.in_use, produce),
-            }
-        });
+        let consumers = b.role("consumers", 0..warps, most, consume);
+        let producer = b.role("producer", warps..warps + self.group_warps(), fewest, produce);
         b.roles(vec![consumers, producer]);
     }
 
-    /// Whether the kernel waits for earlier ones after its first weights: a block of an expert layer has
-    /// waited already.
+    /// Whether a block has one tile after another.
+    fn has_tiles(&self) -> bool {
+        self.main.problem.stack.is_some()
+    }
+
+    /// Whether the kernel waits for earlier ones after its first weights: a block with tiles has waited already.
     fn waits(&self) -> bool {
-        self.tile.programmatic && self.main.problem.stack.is_none()
+        self.tile.programmatic && !self.has_tiles()
     }
 
     /// The first stage of this block's part of K, and the one after the last.

@@ -4,9 +4,10 @@
 //! flight, so the registers of the batch before are free for the batch after. Words of later chunks, those of
 //! the next stage too, are loaded a batch or two before they are dequantised; words that products read as they are,
 //! after the wait for the batch that read these registers before. A stage is released after the
-//! first batch of the next one, when the last products that read it are complete.
+//! first batch of the next one, when the last products that read it are complete; the last one of a tile at its end, if a
+//! block has several tiles.
 
-use super::ring::Ring;
+use super::ring::{Cursor, Ring};
 use super::stage::{LINE, Stages};
 use super::sums::Sums;
 use super::weights::{WarpRows, Weights};
@@ -72,12 +73,12 @@ impl Batches {
 /// A fragment of A: its tile of rows, its step of the k-tile, its registers.
 type Fragment = (u32, u32, Vec<Reg>);
 
-/// The program of the consumers' warps.
+/// The program of the consumers' warps; of one tile with the cursor of a block that has several.
 pub(super) fn consume(
     b: &mut Builder,
     block: &Block<'_>,
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
-    table: Option<Table>,
+    (cursor, table): (Option<Cursor>, Option<Table>),
 ) {
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
     let group_warps = block.group_warps();
@@ -90,7 +91,7 @@ pub(super) fn consume(
     let first_lane = b.equal(lane, 0u32);
 
     b.comment("words of the first stage");
-    let cursor = ring.cursor(b);
+    let cursor = cursor.unwrap_or_else(|| ring.cursor(b));
     ring.wait(b, cursor.place());
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
         weights.load(b, block, (start, cursor.place().stage, chunk));
@@ -164,10 +165,15 @@ pub(super) fn consume(
         cursor.move_to(b, next);
     });
     let sums = sums.finish(b);
-    b.comment("all consumers have read the stages");
-    let threads = block.consumer_warps() * b.warp_size();
-    // Barrier 0 is the block's, those after it are the groups'.
-    b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+    if block.has_tiles() {
+        b.comment("the last stage has been read");
+        ring.release(b, before.into(), first_lane);
+    } else {
+        b.comment("all consumers have read the stages");
+        let threads = block.consumer_warps() * b.warp_size();
+        // Barrier 0 is the block's, those after it are the groups'.
+        b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+    }
     let sums = exchange::exchanged(b, (block, stages), &rows, sums);
     store::store(b, (block, stages), &rows, &sums);
     exchange::meet(b, block);

@@ -6,14 +6,17 @@
 //! for those of an earlier stage, makes them visible to the async proxy, which reads x, and arrives. Slots without a
 //! pair, and columns beyond K, are zeros that nothing is read for.
 //!
-//! A consumer releases a stage in the middle of the next one, so that a warp may be behind its copies by two stages
-//! less than there are.
+//! A consumer releases a stage in the middle of the next one, so that a warp may be behind its copies by at most two stages
+//! less than there are. It is behind by half of them: then consumers have the other half to read while more rows are on
+//! their way. At the end of a tile it waits for all, while the pairs of the next tile are loaded.
 
 use super::Block;
 use super::ring::Ring;
 use super::stage::{LINE, Stages, line_columns};
-use crate::ir::{Address, Builder, Operand, Special, Width};
+use super::tiles::Tiles;
+use crate::ir::{Address, Builder, Operand, Special, Type, Uniformity, Width};
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::rows::Token;
 
 /// Bytes of a vector, and vectors of a line.
 const VECTOR: u32 = 16;
@@ -40,7 +43,12 @@ struct Rows {
 }
 
 impl Rows {
-    fn declare(b: &mut Builder, block: &Block<'_>, warps: u32) -> Self {
+    /// The rows of a tile; `meanwhile` is written after the loads of their pairs.
+    fn declare(
+        b: &mut Builder,
+        (block, warps): (&Block<'_>, u32),
+        meanwhile: impl FnOnce(&mut Builder),
+    ) -> Self {
         let input = &block.main.problem.input;
         let thread = b.special(Special::Thread);
         let first = block.consumer_warps() * b.warp_size();
@@ -50,9 +58,13 @@ impl Rows {
         let columns = input.words(input.columns);
         let apart = warps * b.warp_size() / VECTORS;
         let number = block.rows.number(b, row);
-        let from = (0..block.tile.tokens).step_by(apart as usize).map(|further| {
+        let tokens = (0..block.tile.tokens).step_by(apart as usize).map(|further| {
             let number = b.add(number, further);
-            let token = block.rows.token(b, number, true.into());
+            block.rows.token(b, number, true.into())
+        });
+        let tokens: Vec<Token> = tokens.collect();
+        meanwhile(b);
+        let from = tokens.into_iter().map(|token| {
             let exists = block.rows.exists(b, token);
             let row = block.rows.x_row(b, token, exists);
             (b.mad(row, columns, column), exists)
@@ -96,59 +108,68 @@ impl Rows {
     }
 }
 
-/// The program of the producer's warps that copy rows; `lead` starts the tensor copies of a stage's weights, in one
-/// thread.
+/// The program of the producer's warps that copy rows: of each tile of the block, stage by stage. The thread that
+/// leads starts the tensor copies of weights.
 pub(super) fn produce(
     b: &mut Builder,
     block: &Block<'_>,
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
-    (warps, leads): (u32, Operand),
+    (tiles, warps, leads): (&Tiles, u32, Operand),
 ) {
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
     let first_lane = b.equal(lane, 0u32);
-    let rows = Rows::declare(b, block, warps);
-    let all = block.tile.k_stages(block.main);
-    let behind = (ring.stages - 2).min(all);
-    let copies = (warps < block.group_warps()).then(|| {
-        let last = block.consumer_warps() + warps;
-        b.less(warp, last)
-    });
+    let behind = (ring.stages / 2).min(ring.stages - 2);
     let work = |b: &mut Builder| {
-        let cursor = ring.cursor(b);
-        let written = ring.cursor(b);
-        let arrive = |b: &mut Builder, pending: u32| {
-            b.copy_wait(pending);
+        let [cursor, written] = [(); 2].map(|()| ring.cursor(b));
+        let arrive = |b: &mut Builder| {
             let place = written.place();
             ring.written(b, place, first_lane);
             let next = ring.after(b, place);
             written.move_to(b, next);
         };
-        b.for_each(start, end, 1u32, "number", |b, number| {
-            let place = cursor.place();
-            ring.acquire(b, place);
-            b.when(leads, |b| {
-                let barrier = ring.expect(b, place, stages.bytes());
-                stages.copy_weights(b, block, (number, place.stage), barrier);
+        let open = b.variable("open", Type::U32, b.control().min(Uniformity::WarpGroup));
+        b.comment("stages whose copies have started and not arrived");
+        b.set(open, 0u32);
+        let all_arrive = |b: &mut Builder| {
+            b.copy_wait(0);
+            b.for_each(0u32, open, 1u32, "last", |b, _| arrive(b));
+            b.set(open, 0u32);
+        };
+        tiles.each(b, |b, routed| {
+            b.when(routed.in_use, |b| {
+                let block = &block.of_tile(b, routed);
+                let rows = Rows::declare(b, (block, warps), all_arrive);
+                b.for_each(start, end, 1u32, "number", |b, number| {
+                    let place = cursor.place();
+                    ring.acquire(b, place);
+                    b.when(leads, |b| {
+                        let barrier = ring.expect(b, place, stages.bytes());
+                        stages.copy_weights(b, block, (number, place.stage), barrier);
+                    });
+                    rows.copy(b, (block, stages), [number, place.stage]);
+                    b.copy_commit();
+                    let early = b.less(open, behind);
+                    let more = b.add(open, 1u32);
+                    b.if_else(
+                        early,
+                        |b| b.set(open, more),
+                        |b| {
+                            b.copy_wait(behind);
+                            arrive(b);
+                        },
+                    );
+                    let next = ring.after(b, place);
+                    cursor.move_to(b, next);
+                });
             });
-            rows.copy(b, (block, stages), [number, place.stage]);
-            b.copy_commit();
-            match behind {
-                0 => arrive(b, 0),
-                _ => {
-                    let early = b.less(number, behind);
-                    b.if_else(early, |_| {}, |b| arrive(b, behind));
-                }
-            }
-            let next = ring.after(b, place);
-            cursor.move_to(b, next);
         });
         b.comment("the last stages");
-        for pending in (0..behind).rev() {
-            arrive(b, pending);
-        }
+        all_arrive(b);
     };
-    match copies {
-        None => work(b),
-        Some(copies) => b.when(copies, work),
+    if warps == block.group_warps() {
+        return work(b);
     }
+    let last = block.consumer_warps() + warps;
+    let copies = b.less(warp, last);
+    b.when(copies, work);
 }

@@ -3,6 +3,7 @@
 
 use super::ring::{Place, Ring};
 use super::stage::Stages;
+use super::tiles::Tiles;
 use super::{Block, exchange, gather};
 use crate::ir::{Builder, Op, Operand, Special};
 
@@ -19,13 +20,42 @@ pub(super) fn produce(
     let thread = b.special(Special::Thread);
     let first = block.consumer_warps() * b.warp_size();
     let leads = b.equal(thread, first);
-    match gather::warps(block) {
-        Some(warps) => gather::produce(b, block, of, (warps, leads)),
-        None => b.when(leads, |b| copy(b, block, of)),
-    }
+    b.when(leads, |b| copy(b, block, of));
     b.comment("as often as the consumers");
     exchange::meet(b, block);
     exchange::meet(b, block);
+}
+
+/// The same for each tile of a block of an expert layer.
+pub(super) fn produce_tiles(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    tiles: &Tiles,
+) {
+    let thread = b.special(Special::Thread);
+    let first = block.consumer_warps() * b.warp_size();
+    let leads = b.equal(thread, first);
+    if let Some(warps) = gather::warps(block) {
+        return gather::produce(b, block, (ring, stages, (start, end)), (tiles, warps, leads));
+    }
+    b.when(leads, |b| {
+        let cursor = ring.cursor(b);
+        tiles.each(b, |b, routed| {
+            b.when(routed.in_use, |b| {
+                let block = &block.of_tile(b, routed);
+                b.for_each(start, end, 1u32, "number", |b, number| {
+                    let place = cursor.place();
+                    ring.acquire(b, place);
+                    let barrier = ring.expect(b, place, stages.bytes());
+                    stages.copy_weights(b, block, (number, place.stage), barrier);
+                    stages.copy_x(b, block, (number, place.stage), barrier);
+                    let next = ring.after(b, place);
+                    cursor.move_to(b, next);
+                });
+            });
+        });
+    });
 }
 
 fn copy(

@@ -24,6 +24,7 @@ pub(super) struct Place {
 }
 
 /// The place of the k-tile of an iteration, as variables of a loop.
+#[derive(Clone, Copy)]
 pub(super) struct Cursor {
     stage: Reg,
     parity: Reg,

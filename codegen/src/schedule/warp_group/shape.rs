@@ -113,7 +113,7 @@ impl Schedule for WarpGroupTile {
         });
         let rules = [
             (self.product(main).is_some(), ChoiceRule::WarpGroupTokens),
-            ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
+            ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
                 self.registers_of(sums) <= self.registers()[0].unwrap_or(REGISTERS),
@@ -247,6 +247,12 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         Some((_, limit)) => Err(limited(problem, limit)),
         None => Ok(()),
     }
+}
+
+/// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
+/// rows of x.
+fn most_groups(problem: &Problem) -> u32 {
+    if problem.stack.is_some_and(Stack::gathers) { 2 } else { 3 }
 }
 
 /// Whether the schedule multiplies the matrices of a stack: by x of 16 bits, in token blocks of sorted pairs.

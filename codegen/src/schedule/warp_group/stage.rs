@@ -103,7 +103,10 @@ pub(super) fn ring_bytes(
 ) -> u32 {
     let Words { x, codes, params, x_scales } = Words::of(main, tile, tiles);
     let stage = x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0);
-    let beyond = |words: u32, part: u32| if words > stages * part { words } else { 0 };
+    // A block with several tiles has the copies of the next one in its ring.
+    let tiles_follow = main.problem.stack.is_some();
+    let beyond =
+        |words: u32, part: u32| if tiles_follow || words > stages * part { words } else { 0 };
     4 * (stages * stage + beyond(y, x) + beyond(exchange, codes))
 }
 

@@ -11,8 +11,8 @@ use super::Block;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Swizzle, TensorMap,
-    Type, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Special, Swizzle,
+    TensorMap, Type, Width, Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
@@ -58,7 +58,8 @@ pub(super) fn store(
         count,
         "y [row, token, warp group], swizzled",
         8 * SHARED_BYTES,
-        stages.x.for_words(tile.stages, count),
+        // Copies of a next tile are in the ring already.
+        stages.x.for_words(tile.stages, count).filter(|_| !block.has_tiles()),
     );
     let rows_of_y = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
     let map = b.tensor(TensorMap {
@@ -84,7 +85,7 @@ pub(super) fn store(
     let epilogue = Finish::declare(b, block, rows, (&lanes, first_token));
     for (number, sums) in (0..).zip(sums.chunks(block.together() as usize)) {
         let first = b.add(first_row, number * m_rows);
-        if number > 0 {
+        if number > 0 || block.has_tiles() {
             b.comment("the tile before has left the buffer");
             b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
             meet(b, block, rows);
@@ -99,7 +100,20 @@ pub(super) fn store(
             b.push(Op::BulkCommit);
         });
     }
-    b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+    if !block.has_tiles() {
+        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+    }
+}
+
+/// The last tile of a block with several tiles has left the buffer.
+pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
+    if half_of(block.main.problem.output).is_some() {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let warp = b.rem(warp, block.group_warps());
+        let (lane, warp) = (b.equal(lane, 0u32), b.equal(warp, 0u32));
+        let leads = b.both(lane, warp);
+        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+    }
 }
 
 /// The first row of y of a warp group.
