@@ -64,6 +64,7 @@ pub fn choose_stacked_of(
         (None, true) => vec![1],
         (None, false) => {
             let first = stack.fitting_slots(tokens, most);
+            let first = stack.fastest_slots(problem, tokens, first).unwrap_or(first);
             let larger = SLOTS.into_iter().filter(|slots| *slots > first && *slots <= most);
             let smaller = SLOTS.into_iter().rev().filter(|slots| *slots < first);
             [first].into_iter().chain(smaller).chain(larger).collect()
@@ -184,6 +185,21 @@ impl Stack {
         SLOTS.into_iter().filter(|slots| *slots <= most).find(fits).unwrap_or(most)
     }
 
+    /// The slots of a token block for which the model of warp groups gives the least time, if they multiply blocks of
+    /// as many slots as `fitting` says.
+    fn fastest_slots(self, problem: &Problem, tokens: u32, fitting: u32) -> Option<u32> {
+        on_warp_groups(problem, fitting)?;
+        let pairs = f64::from(tokens) * f64::from(self.top_k);
+        let rows = pairs / f64::from(self.experts);
+        let time = |slots: u32| {
+            on_warp_groups(problem, slots)?;
+            let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
+            Some((slots, of_blocks * token_blocks(rows, slots)))
+        };
+        let timed = SLOTS.into_iter().filter_map(time);
+        timed.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(slots, _)| slots)
+    }
+
     /// The most tokens of a launch of a choice: elements of x and y, sums of a split K and the order's
     /// words are numbered with 32 bits, and a launch has so many blocks.
     pub fn most_tokens(self, problem: &Problem, chosen: Chosen) -> u64 {
@@ -202,4 +218,17 @@ impl Stack {
         };
         all_slots.saturating_sub(experts * (slots - 1)) / top_k.max(1)
     }
+}
+
+/// The token blocks of an expert that has so many rows on average, if each token chooses any expert: the probabilities
+/// of more rows than 0, 1, 2, ... blocks have, by the normal distribution's logistic approximation.
+fn token_blocks(rows: f64, slots: u32) -> f64 {
+    let deviation = rows.sqrt().max(0.5);
+    let more_than = |of: u32| {
+        let of = f64::from(of) * f64::from(slots) + 0.5;
+        1.0 / (1.0 + (1.702 * (of - rows) / deviation).exp())
+    };
+    // Beyond the average by eight deviations there is nothing to add.
+    let most = ((rows + 8.0 * deviation) / f64::from(slots)).ceil() as u32;
+    1.0 - (-rows).exp() + (1..=most).map(more_than).sum::<f64>()
 }

@@ -199,7 +199,7 @@ impl Block<'_> {
         produce: impl FnOnce(&mut Builder),
     ) {
         let warps = self.consumer_warps();
-        let [most, fewest] = self.tile.registers();
+        let [most, fewest] = self.tile.registers(self.main.problem);
         let consumers = b.role("consumers", 0..warps, most, consume);
         let producer = b.role("producer", warps..warps + self.group_warps(), fewest, produce);
         b.roles(vec![consumers, producer]);

@@ -81,9 +81,18 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
     deep.or(tiles.first()).copied()
 }
 
-/// The fastest tile with as many tokens as a token block has slots, if each expert has one token block: with many
-/// waves of blocks the last one matters little, and none is split.
+/// The fastest tile with as many tokens as a token block has slots, if each expert has one token block. A block has
+/// one tile after another, so that only its first one waits for the ring.
 fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpGroupTile> {
+    timed_of_stack(problem, slots, stack).map(|(_, tile)| tile)
+}
+
+/// Microseconds of the tiles of one token block an expert, by the fastest tile; `None` if no tile fits.
+pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64> {
+    timed_of_stack(problem, slots, problem.stack?).map(|(time, _)| time)
+}
+
+fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, WarpGroupTile)> {
     let main = &MainLoop::new(problem);
     let timed = STACKED.into_iter().flat_map(|(groups, row_tiles)| {
         places_of_scales(problem).iter().filter_map(move |&exact| {
@@ -91,13 +100,14 @@ fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpG
             let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
             let shape = Shape { tokens: slots, groups, row_tiles, splits: 1, exact };
             let rows = problem.grid_rows().div_ceil(shape.rows());
-            let blocks = f64::from(rows) * f64::from(stack.experts);
-            let waves = (blocks / f64::from(AT_ONCE)).max(1.0);
-            Some((tile.stages < LEAST_STAGES, waves * shape.of_block(main), tile))
+            let tiles = u64::from(rows) * u64::from(stack.experts);
+            let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
+            let time = turns * (shape.of_block(main) - START);
+            Some((tile.stages < LEAST_STAGES, time, tile))
         })
     });
     let fastest = timed.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
-    fastest.map(|(_, _, tile)| tile)
+    fastest.map(|(_, time, tile)| (time, tile))
 }
 
 /// Where scales of groups may multiply: weights, sums.

@@ -116,7 +116,7 @@ impl Schedule for WarpGroupTile {
             ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
-                self.registers_of(sums) <= self.registers()[0].unwrap_or(REGISTERS),
+                self.registers_of(sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
                 ChoiceRule::WarpGroupRegisters,
             ),
             (self.stages >= 2, ChoiceRule::RingStages),
@@ -347,6 +347,12 @@ impl WarpGroupTile {
         all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
     }
 
+    /// Microseconds of an expert layer's product with so many slots a token block, if each expert has one, by the model;
+    /// `None` if no tile fits.
+    pub(in crate::schedule) fn microseconds(problem: &Problem, slots: u32) -> Option<f64> {
+        model::microseconds_of_stack(problem.of_warp_groups(), slots)
+    }
+
     /// The instruction that multiplies 64 rows by the tokens; its A is, warp by warp, that of the plan's own.
     fn product(&self, main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
         let element = element(main.problem)?;
@@ -386,10 +392,12 @@ impl WarpGroupTile {
 
     /// Registers of a thread that multiplies, and of one of the producer; `None` if a block has as many as
     /// there are anyway. Their sum over warps is what a block gets at launch.
-    pub(super) const fn registers(&self) -> [Option<u32>; 2] {
-        match self.groups {
-            2 => [Some(232), Some(40)],
-            3 => [Some(160), Some(32)],
+    /// Lanes that copy rows of x have more.
+    pub(super) fn registers(&self, problem: &Problem) -> [Option<u32>; 2] {
+        match (self.groups, problem.stack.is_some_and(Stack::gathers)) {
+            (2, true) => [Some(224), Some(56)],
+            (2, false) => [Some(232), Some(40)],
+            (3, _) => [Some(160), Some(32)],
             _ => [None, None],
         }
     }
