@@ -354,7 +354,9 @@ pub enum ChoiceRule {
     #[error("a warp group has as many rows of gate as of up: two tiles")]
     GatedRows,
     /// Scales of sums of a warp group.
-    #[error("only scales of groups multiply sums, of one tile of rows a warp group")]
+    #[error(
+        "only scales of groups multiply sums, of one tile of rows a warp group, or two of an expert layer"
+    )]
     ExactRows,
     /// Batches of a segment whose scale multiplies its sum.
     #[error("a segment whose scale multiplies its sum is whole batches")]

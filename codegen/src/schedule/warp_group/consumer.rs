@@ -25,8 +25,11 @@ use crate::schedule::table::Table;
 pub(super) struct Batches {
     /// Chunks of a stage.
     chunks: u32,
-    /// Fragments of a chunk, of all tiles of rows.
-    of_chunk: u32,
+    /// Chunks of a tile of rows between two of another one: those of a segment whose sums need registers, else one.
+    in_turn: u32,
+    tiles: u32,
+    /// Fragments of a chunk of a tile of rows.
+    steps: u32,
     /// Fragments of a batch.
     pub(super) size: u32,
     /// Whether fragments are words as they are loaded, so that products read these.
@@ -35,35 +38,56 @@ pub(super) struct Batches {
 
 impl Batches {
     pub(super) fn new(block: &Block<'_>) -> Self {
-        let WarpGroupTile { row_tiles, parts, batch, .. } = block.tile;
-        Self::of(block.main, (row_tiles, parts), batch)
+        Self::of(block.main, &block.tile)
     }
 
-    /// For so many tiles of rows, and so many stages of a k-tile.
-    pub(super) fn of(main: &MainLoop<'_>, (row_tiles, parts): (u32, u32), size: u32) -> Self {
-        let steps = main.problem.plan.native.columns / main.step();
-        let chunks = main.k_tile_chunks() / parts;
+    /// Of a tile's free choices.
+    pub(super) fn of(main: &MainLoop<'_>, tile: &WarpGroupTile) -> Self {
+        let columns = main.problem.plan.native.columns;
+        let steps = columns / main.step();
+        let chunks = main.k_tile_chunks() / tile.parts;
+        let in_turn = match tile.exact && tile.row_tiles > 1 {
+            true => (main.segment() / columns).max(1),
+            false => 1,
+        };
         let as_stored = main.problem.input.fragments == Some(ByteFragments::Whole);
-        Self { chunks, of_chunk: steps * row_tiles, size, as_stored }
+        Self { chunks, in_turn, tiles: tile.row_tiles, steps, size: tile.batch, as_stored }
     }
 
     /// Batches of a stage; `None` if the last one is not whole.
     pub(super) fn count(&self) -> Option<u32> {
-        let all = self.chunks * self.of_chunk;
+        let all = self.chunks * self.tiles * self.steps;
         (self.size > 0 && all.is_multiple_of(self.size)).then(|| all / self.size)
+    }
+
+    /// The chunks of the tiles of rows, in the order of products.
+    fn order(&self) -> impl Iterator<Item = (u32, u32)> {
+        let (in_turn, tiles) = (self.in_turn, self.tiles);
+        let turns = (0..self.chunks).step_by(in_turn as usize);
+        turns.flat_map(move |first| {
+            (0..tiles)
+                .flat_map(move |tile| (first..first + in_turn).map(move |chunk| (tile, chunk)))
+        })
+    }
+
+    /// The number of a chunk of a tile of rows in that order.
+    fn place(&self, (tile, chunk): (u32, u32)) -> u32 {
+        let turn = chunk / self.in_turn * self.tiles + tile;
+        turn * self.in_turn + chunk % self.in_turn
     }
 
     /// The batch after whose commit a chunk's words are loaded, and whether it is a batch of the stage before.
     fn load(&self, chunk: u32) -> (u32, bool) {
         let count = self.count().unwrap_or(1);
-        let first = chunk * self.of_chunk / self.size;
-        let ahead = (self.of_chunk / self.size).clamp(1, 2);
+        let first = self.place((0, chunk)) * self.steps / self.size;
+        let ahead = (self.tiles * self.steps / self.size).clamp(1, 2);
         if first >= ahead {
             return (first - ahead, false);
         }
         // Not before the same words of the stage before are dequantised; words that products read, not before
         // these are complete, a batch later.
-        let read = ((chunk + 1) * self.of_chunk).div_ceil(self.size) - 1;
+        let last = self.place((self.tiles - 1, chunk));
+        let read = ((last + 1) * self.steps).div_ceil(self.size) - 1;
         let free = read + u32::from(self.as_stored);
         let wanted = (count + first).saturating_sub(ahead);
         (wanted.max(free).min(count - 1), true)
@@ -143,22 +167,21 @@ pub(super) fn consume(
                 ring.release(b, before.into(), read);
             }
         };
-        for chunk in 0..batches.chunks {
-            for (tile, by_row) in (0..).zip(&mut by_row) {
-                weights.decode(b, (tile, chunk), by_row, &mut |b, step, a| {
-                    batch.push((tile, step, a));
-                    if batch.len() == batches.size as usize {
-                        let first = number * batches.size;
-                        if let Some(segment) = sums.begins(first) {
-                            sums.begin(b, scales.get(segment as usize));
-                        }
-                        multiply(b, block, (stages, x), (&batch, first), &sums);
-                        after(b, number);
-                        batch.clear();
-                        number += 1;
+        for (tile, chunk) in batches.order() {
+            let by_row = &mut by_row[tile as usize];
+            weights.decode(b, (tile, chunk), by_row, &mut |b, step, a| {
+                batch.push((tile, step, a));
+                if batch.len() == batches.size as usize {
+                    let first = number * batches.size;
+                    if let Some(segment) = sums.begins(first) {
+                        sums.begin(b, (segment, scales.get(segment as usize)));
                     }
-                });
-            }
+                    multiply(b, block, (stages, x), (&batch, first), &sums);
+                    after(b, number);
+                    batch.clear();
+                    number += 1;
+                }
+            });
         }
         sums.reach(b, place.stage);
         b.set(before, place.stage);

@@ -122,7 +122,7 @@ impl<'s> Params<'s> {
         }
     }
 
-    /// Per segment of the k-tile whose words are loaded, the scales of sums of the lane's rows in its first tile;
+    /// Per segment of the k-tile whose words are loaded, in the order of products, the scales of sums of the lane's rows;
     /// none if scales multiply weights. Rows that share a scale have one.
     pub(super) fn scales_of_sums(&self, b: &mut Builder, main: &MainLoop<'_>) -> Vec<Vec<Operand>> {
         if let Some(ScaleOfRows { of, word, .. }) = &self.of_rows {
@@ -133,11 +133,16 @@ impl<'s> Params<'s> {
             return Vec::new();
         };
         let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
-        let of_segment = |segment| {
+        let mut scales = Vec::new();
+        for segment in 0..segments {
             let group = of.of_segment(main, segment);
-            of.values(b, rows, (&words[0], *shift), group, main.problem.exponent())
-        };
-        (0..segments).map(of_segment).collect()
+            scales.extend(
+                words.iter().map(|words| {
+                    of.values(b, rows, (words, *shift), group, main.problem.exponent())
+                }),
+            );
+        }
+        scales
     }
 
     /// What dequantisation applies to a tile of rows in the k-tile whose words are loaded.

@@ -103,7 +103,7 @@ impl Schedule for WarpGroupTile {
         supported(main)?;
         let problem = main.problem;
         let batches = match matches!(self.parts, 1 | 2) {
-            true => Batches::of(main, (self.row_tiles, self.parts), self.batch).count(),
+            true => Batches::of(main, self).count(),
             false => None,
         };
         let one_group = main.segment() == main.k_tile()
@@ -130,7 +130,8 @@ impl Schedule for WarpGroupTile {
                 ChoiceRule::Parts,
             ),
             (
-                !self.exact || problem.scales_segments() && self.row_tiles == 1,
+                !self.exact
+                    || problem.scales_segments() && (self.row_tiles == 1 || exact_pairs(main)),
                 ChoiceRule::ExactRows,
             ),
             (
@@ -247,6 +248,14 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         Some((_, limit)) => Err(limited(problem, limit)),
         None => Ok(()),
     }
+}
+
+/// Whether scales can multiply the sums of two tiles of rows, as an expert layer's gate needs.
+fn exact_pairs(main: &MainLoop<'_>) -> bool {
+    let problem = main.problem;
+    problem.stack.is_some()
+        && problem.scale.is_some_and(|scale| scale.rows == 1)
+        && problem.input.scale.and_then(InputScale::columns).is_none()
 }
 
 /// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
@@ -404,7 +413,7 @@ impl WarpGroupTile {
 
     /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
     fn registers_of(&self, sums: u32) -> u32 {
-        let sums = sums.saturating_mul(self.row_tiles * (1 + u32::from(self.exact)));
+        let sums = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
         sums.saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
     }
 
