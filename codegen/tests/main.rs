@@ -27,6 +27,7 @@ mod simulated;
 mod snapshots;
 mod stacked;
 mod stacked_mutations;
+mod stacked_warp_group;
 mod tables;
 mod texts;
 mod transforms;

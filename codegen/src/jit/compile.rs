@@ -13,14 +13,15 @@ use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Basis, Choice, Request, Stacked, StackedChoice};
 use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Schedule, Work};
 
-use super::{JitError, TRANSFORM, experts, launch_rule, operand};
+use super::{JitError, Overrides, TRANSFORM, experts, launch_rule, operand};
 use crate::emit;
 use crate::ir::{Element, Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::activation::Routed;
 use crate::schedule::transform::{Direction, Part, transform};
 use crate::schedule::{
-    Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked, measured,
+    Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked_of,
+    measured,
 };
 use crate::target::{Feature, TARGETS, Target};
 
@@ -38,8 +39,8 @@ pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refus
     Ok(choice(request, &problem, chosen, by)?)
 }
 
-/// The kernel for a product of an expert layer and M tokens; `adjust` may replace what the schedules'
-/// models choose.
+/// The kernel for a product of an expert layer and M tokens; overrides, the last ones last, may replace what the
+/// schedules' models choose.
 ///
 /// # Errors
 /// Why there is none.
@@ -47,7 +48,7 @@ pub(super) fn choose_experts(
     request: &Request<'_>,
     stacked: &Stacked,
     tokens: u64,
-    adjust: &dyn Fn(Chosen) -> Result<(Chosen, Basis), JitError>,
+    overrides: &[&Overrides],
 ) -> Result<StackedChoice, Refusal> {
     let &Stacked { experts, shards, top_k, slots, gate, .. } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
@@ -56,8 +57,21 @@ pub(super) fn choose_experts(
     let problem = problem(request)?.giving(output).map_err(JitError::from)?;
     let problem = problem.stacked(stack(role, (experts, shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
-    let chosen = choose_stacked(&problem, size(tokens), slots.map(size));
-    let (chosen, by) = adjust(chosen.map_err(JitError::from)?)?;
+    let of = (size(tokens), slots.map(size));
+    let only = overrides.iter().rev().find_map(|overrides| overrides.instead());
+    let chosen = choose_stacked_of(&problem, of, only).map_err(JitError::from)?;
+    let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
+    let mut replaced = only.is_some();
+    for overrides in overrides {
+        replaced |= overrides.apply(&mut schedule)?;
+    }
+    let (chosen, by) = match replaced {
+        true => {
+            let read = Chosen::read(&schedule.name, &schedule.parameters);
+            (read.map_err(JitError::from)?, Basis::Asked)
+        }
+        false => (chosen, Basis::Model),
+    };
     chosen.schedule().checked(&problem).map_err(JitError::from)?;
     let mut choice = choice(request, &problem, chosen, by)?;
     choice.key.work = Work::expert_product(request.scheme, request.activation, output, role);

@@ -141,6 +141,14 @@ impl KernelSource for Jit {
     }
 }
 
+/// The overrides of the environment.
+///
+/// # Errors
+/// If they are wrong.
+fn of_environment() -> Result<Overrides, JitError> {
+    Overrides::from_environment().map_err(|why: WrongOverride| JitError::Environment(why.into()))
+}
+
 impl Products for Jit {
     fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
         let Problem { order, mapping, .. } = problem(request)?;
@@ -161,8 +169,7 @@ impl Products for Jit {
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
         let choice = compile::choose(request, tokens)?;
-        let wrong = |why: WrongOverride| JitError::Environment(why.into());
-        let overrides = Overrides::from_environment().map_err(wrong)?;
+        let overrides = of_environment()?;
         let target = compile::gpu(request.target)?;
         let refused = |why| JitError::Environment(EnvironmentError::Refused(Box::new(why)));
         Ok(with_overrides::overridden(request, (target, tokens), choice, &overrides)
@@ -175,7 +182,7 @@ impl Products for Jit {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        compile::choose_experts(request, stacked, tokens, &|chosen| Ok((chosen, Basis::Model)))
+        compile::choose_experts(request, stacked, tokens, &[&of_environment()?])
     }
 
     fn operand(

@@ -8,7 +8,7 @@ use quantloom_runtime::gpu::{
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
 use super::compile::{choice, choose_experts, gpu, problem_on};
-use super::{Jit, JitError, Overrides};
+use super::{Jit, JitError, Overrides, of_environment};
 use crate::schedule::Chosen;
 use crate::target::Target;
 
@@ -42,13 +42,7 @@ impl Products for JitWithOverrides {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        choose_experts(request, stacked, tokens, &|chosen| {
-            let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
-            match self.0.apply(&mut schedule)? {
-                true => Ok((Chosen::read(&schedule.name, &schedule.parameters)?, Basis::Asked)),
-                false => Ok((chosen, Basis::Model)),
-            }
-        })
+        choose_experts(request, stacked, tokens, &[&of_environment()?, &self.0])
     }
 
     fn expert_kernels(

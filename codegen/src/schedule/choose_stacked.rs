@@ -8,13 +8,17 @@
 use std::collections::BTreeMap;
 
 use super::choose::{Chosen, candidates, choose_by_model, models};
+use super::interface::{FreeChoices, Schedule};
 use super::problem::Problem;
 use super::stack::Stack;
 use super::unscheduled::Unscheduled;
+use super::warp_group::WarpGroupTile;
 use crate::target::Class;
 
-/// Slots of a token block to choose from.
-const SLOTS: [u32; 4] = [8, 16, 32, 64];
+/// Slots of a token block to choose from; the last of them only where warp groups multiply.
+const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
+/// The most slots for products of every schedule.
+const MOST_SLOTS: u32 = 64;
 /// Tenths of a token block that an expert's rows may fill on average: beyond, many experts need a second
 /// token block.
 const FILLED: u64 = 9;
@@ -40,20 +44,35 @@ pub fn choose_stacked(
     tokens: u32,
     slots: Option<u32>,
 ) -> Result<Chosen, Unscheduled> {
+    choose_stacked_of(problem, (tokens, slots), None)
+}
+
+/// As [`choose_stacked`], by the schedule of this name alone if there is one.
+///
+/// # Errors
+/// As [`choose_stacked`].
+pub fn choose_stacked_of(
+    problem: &Problem,
+    (tokens, slots): (u32, Option<u32>),
+    only: Option<&str>,
+) -> Result<Chosen, Unscheduled> {
     let Some(stack) = problem.stack else { return choose_by_model(problem, tokens) };
+    let widest = SLOTS[SLOTS.len() - 1];
+    let most = if on_warp_groups(problem, widest).is_some() { widest } else { MOST_SLOTS };
     let wanted = match (slots, stack.direct) {
         (Some(slots), _) => vec![slots],
         (None, true) => vec![1],
         (None, false) => {
-            let first = stack.fitting_slots(tokens);
-            let larger = SLOTS.into_iter().filter(|slots| *slots > first);
+            let first = stack.fitting_slots(tokens, most);
+            let first = stack.fastest_slots(problem, tokens, first).unwrap_or(first);
+            let larger = SLOTS.into_iter().filter(|slots| *slots > first && *slots <= most);
             let smaller = SLOTS.into_iter().rev().filter(|slots| *slots < first);
             [first].into_iter().chain(smaller).chain(larger).collect()
         }
     };
     let mut refused = None;
     for slots in wanted {
-        match of_slots(problem, slots) {
+        match of_slots(problem, slots, only) {
             Ok(chosen) if u64::from(tokens) <= stack.most_tokens(problem, chosen) => {
                 return Ok(chosen);
             }
@@ -70,10 +89,19 @@ pub fn choose_stacked(
 /// The model's choice with blocks of so many tokens, whose blocks do not split K: there are enough of them,
 /// since each expert has its own. If a block multiplies two matrices, it has twice as many tiles, where
 /// registers allow.
-fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
+fn of_slots(problem: &Problem, slots: u32, only: Option<&str>) -> Result<Chosen, Unscheduled> {
     let single = problem.single();
-    let fits =
-        |chosen: &Chosen| problem.slots(*chosen) == Some(slots) && chosen.schedule().fits(problem);
+    let fits = |chosen: &Chosen| {
+        only.is_none_or(|only| chosen.name() == only)
+            && problem.slots(*chosen) == Some(slots)
+            && chosen.schedule().fits(problem)
+    };
+    if only == Some(WarpGroupTile::schedule()) {
+        return WarpGroupTile::choose(problem, slots).map(Chosen::WarpGroup);
+    }
+    if let Some(chosen) = on_warp_groups(problem, slots).filter(fits) {
+        return Ok(chosen);
+    }
     let tiles = u64::from(problem.together());
     let models = models(&single, slots).flatten().flat_map(|model| {
         let few_warps = few_warps(problem, model);
@@ -82,6 +110,7 @@ fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
     let model = models.flatten().find(fits);
     let others = || {
         let all = candidates(&single, slots).into_iter();
+        let all = all.filter(|chosen| !matches!(chosen, Chosen::WarpGroup(_)));
         all.filter_map(|chosen| adapted(chosen, 1).ok())
     };
     let found = model.or_else(|| others().find(fits));
@@ -91,6 +120,13 @@ fn of_slots(problem: &Problem, slots: u32) -> Result<Chosen, Unscheduled> {
         rule: "expected a number of tokens that blocks of a schedule take here",
     };
     found.ok_or_else(unfit)
+}
+
+/// The choice of warp groups where they are the fastest: for the stack itself, since their blocks have tiles of all
+/// matrices that they multiply.
+fn on_warp_groups(problem: &Problem, slots: u32) -> Option<Chosen> {
+    let serves = WarpGroupTile::serves(problem, slots);
+    serves.then(|| WarpGroupTile::choose(problem, slots).ok().map(Chosen::WarpGroup)).flatten()
 }
 
 /// The same choice of a skinny product with few warps and several tiles of rows, on Hopper, where it
@@ -143,11 +179,25 @@ impl Problem {
 impl Stack {
     /// The slots of a token block for M tokens: the fewest that an expert's share of the pairs does not
     /// fill.
-    fn fitting_slots(self, tokens: u32) -> u32 {
+    fn fitting_slots(self, tokens: u32, most: u32) -> u32 {
         let pairs = u64::from(tokens) * u64::from(self.top_k);
         let fits = |slots: &u32| 10 * pairs < FILLED * u64::from(*slots) * u64::from(self.experts);
-        let most = SLOTS[SLOTS.len() - 1];
-        SLOTS.into_iter().find(fits).unwrap_or(most)
+        SLOTS.into_iter().filter(|slots| *slots <= most).find(fits).unwrap_or(most)
+    }
+
+    /// The slots of a token block for which the model of warp groups gives the least time, if they multiply blocks of
+    /// as many slots as `fitting` says.
+    fn fastest_slots(self, problem: &Problem, tokens: u32, fitting: u32) -> Option<u32> {
+        on_warp_groups(problem, fitting)?;
+        let pairs = f64::from(tokens) * f64::from(self.top_k);
+        let rows = pairs / f64::from(self.experts);
+        let time = |slots: u32| {
+            on_warp_groups(problem, slots)?;
+            let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
+            Some((slots, of_blocks * token_blocks(rows, slots)))
+        };
+        let timed = SLOTS.into_iter().filter_map(time);
+        timed.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(slots, _)| slots)
     }
 
     /// The most tokens of a launch of a choice: elements of x and y, sums of a split K and the order's
@@ -168,4 +218,17 @@ impl Stack {
         };
         all_slots.saturating_sub(experts * (slots - 1)) / top_k.max(1)
     }
+}
+
+/// The token blocks of an expert that has so many rows on average, if each token chooses any expert: the probabilities
+/// of more rows than 0, 1, 2, ... blocks have, by the normal distribution's logistic approximation.
+fn token_blocks(rows: f64, slots: u32) -> f64 {
+    let deviation = rows.sqrt().max(0.5);
+    let more_than = |of: u32| {
+        let of = f64::from(of) * f64::from(slots) + 0.5;
+        1.0 / (1.0 + (1.702 * (of - rows) / deviation).exp())
+    };
+    // Beyond the average by eight deviations there is nothing to add.
+    let most = ((rows + 8.0 * deviation) / f64::from(slots)).ceil() as u32;
+    1.0 - (-rows).exp() + (1..=most).map(more_than).sum::<f64>()
 }

@@ -12,7 +12,7 @@ use crate::ir::{Builder, Extent, Op, Operand, Special, Width};
 /// A block of an expert layer's product.
 pub(super) struct RoutedBlock {
     /// Whether its token block is in use; all else holds only there.
-    in_use: Operand,
+    pub(super) in_use: Operand,
     /// Its expert.
     expert: Operand,
     words: OrderWords,
@@ -68,6 +68,18 @@ impl RoutedBlock {
         Self { in_use, expert, words, stack, token_block, shard, row_block, split }
     }
 
+    /// The place of a tile of a block that has one tile after another: its token block, of which so many are in use,
+    /// its shard, and its number along the rows of w.
+    pub(super) fn of_tile(
+        b: &mut Builder,
+        (stack, words, count): (Stack, OrderWords, Operand),
+        [token_block, shard, row_block]: [Operand; 3],
+    ) -> Self {
+        let in_use = b.less(token_block, count);
+        let expert = b.load(words.expert(token_block), Width::B32)[0].into();
+        Self { in_use, expert, words, stack, token_block, shard, row_block, split: 0u32.into() }
+    }
+
     /// Writes what a block does whose token block is in use, and what another one does.
     pub(super) fn when_in_use(
         &self,
@@ -76,13 +88,34 @@ impl RoutedBlock {
         otherwise: impl FnOnce(&mut Builder),
     ) {
         let then = |b: &mut Builder| {
-            let number = b.mad(self.expert, self.stack.shards, self.shard);
-            write(b, Matrix { number: Some(number), together: self.stack.together() });
+            let matrix = self.matrix(b);
+            write(b, matrix);
         };
+        self.if_in_use(b, then, otherwise);
+    }
+
+    /// As [`Self::when_in_use`], where the matrix is known.
+    pub(super) fn if_in_use(
+        &self,
+        b: &mut Builder,
+        write: impl FnOnce(&mut Builder),
+        otherwise: impl FnOnce(&mut Builder),
+    ) {
         match self.stack.gate {
-            Some(_) => b.if_else(self.in_use, then, otherwise),
-            None => b.when(self.in_use, then),
+            Some(_) => b.if_else(self.in_use, write, otherwise),
+            None => b.when(self.in_use, write),
         }
+    }
+
+    /// The block's matrix, or the first of those that it multiplies together.
+    pub(super) fn matrix(&self, b: &mut Builder) -> Matrix {
+        let number = b.mad(self.expert, self.stack.shards, self.shard);
+        Matrix { number: Some(number), together: self.stack.together() }
+    }
+
+    /// The number of its token block.
+    pub(super) const fn token_block(&self) -> Operand {
+        self.token_block
     }
 
     /// Slots of a token block.

@@ -55,6 +55,12 @@ impl Stack {
         self.product == ExpertProduct::Down || self.operand != OperandOf::Row
     }
 
+    /// Whether rows of x of a token block are not one after another, or not all written: those of tokens, or of slots
+    /// that were made for the pairs alone.
+    pub(super) fn gathers(self) -> bool {
+        self.product == ExpertProduct::GateUp || self.operand != OperandOf::Row
+    }
+
     /// Rows of x per slot, if x has rows of slots.
     pub(super) const fn x_rows_of_slot(self) -> u32 {
         let rows = self.operand.of_slot(self.shards);

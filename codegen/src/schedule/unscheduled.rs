@@ -180,8 +180,8 @@ pub enum WarpGroupLimit {
     /// Integer sums that are converted before the end of a row.
     #[error("integer sums of so many columns")]
     LongSums,
-    /// Stacks of experts.
-    #[error("experts")]
+    /// Stacks of experts whose pairs are not sorted, or that multiply bytes.
+    #[error("experts whose pairs are not sorted, or that multiply bytes")]
     Experts,
     /// Codes that are not 16 bytes a lane.
     #[error("codes that are not 16 bytes a lane")]
@@ -202,7 +202,7 @@ pub enum WarpGroupLimit {
     /// Scales of groups of x that are no whole k-tiles, or beside shorter groups of w.
     #[error("scales of groups of x")]
     InputGroups,
-    /// y in f32.
+    /// y in f32 of a single matrix or a gate.
     #[error("y in f32")]
     Output,
     /// N for which a row of y is no multiple of 16 bytes.
@@ -331,7 +331,7 @@ pub enum ChoiceRule {
     #[error("tokens are columns of a warp-group instruction")]
     WarpGroupTokens,
     /// Warp groups of a block that multiply.
-    #[error("one to three warp groups multiply")]
+    #[error("one to three warp groups multiply, one or two where lanes copy rows of x")]
     WarpGroups,
     /// Rows of a warp group.
     #[error("a warp group has 64 or 128 rows")]
@@ -350,8 +350,13 @@ pub enum ChoiceRule {
         "a k-tile is two stages only if it has one group, and each half has whole chunks and lines of 128 bytes of x"
     )]
     Parts,
+    /// A gate, with another number of tiles of rows a warp group than one of each matrix.
+    #[error("a warp group has as many rows of gate as of up: two tiles")]
+    GatedRows,
     /// Scales of sums of a warp group.
-    #[error("only scales of groups multiply sums, of one tile of rows a warp group")]
+    #[error(
+        "only scales of groups multiply sums, of one tile of rows a warp group, or two of an expert layer"
+    )]
     ExactRows,
     /// Batches of a segment whose scale multiplies its sum.
     #[error("a segment whose scale multiplies its sum is whole batches")]

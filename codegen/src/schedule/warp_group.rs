@@ -15,11 +15,13 @@
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
-//! the way from sums to y. Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! the way from sums to y. In an expert layer a block has one tile after another (`tiles`), each with the matrix of its
+//! expert and its slots; rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;
 mod exchange;
+mod gather;
 mod model;
 mod params;
 mod producer;
@@ -28,21 +30,30 @@ mod shape;
 mod stage;
 mod store;
 mod sums;
+mod tiles;
 mod token_scales;
 mod weights;
 
 use crate::ir::{Builder, Extent, Kernel, Launch, MatrixOp, Op, Operand, Special};
 
 use super::buffers::ProductBuffers;
+use super::epilogue::gated;
 use super::mapping::MainLoop;
+use super::order::OrderArray;
+use super::participants::Participants;
+use super::routed_block::RoutedBlock;
+use super::rows::TokenRows;
+use super::stack::{Matrix, Stack};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
 use ring::Ring;
 use stage::Stages;
+use tiles::Tiles;
 
 pub use shape::WarpGroupTile;
 
 /// Everything that the parts of the kernel share.
+#[derive(Clone, Copy)]
 struct Block<'p> {
     /// The problem, and the lane map of a warp's rows: a warp of a group holds A as it holds A of the plan's
     /// own instruction.
@@ -57,6 +68,11 @@ struct Block<'p> {
     row_block: Operand,
     /// The block's number among those that split K: its number in the cluster.
     part: Operand,
+    /// The tokens.
+    rows: TokenRows,
+    /// The matrix; in an expert layer the first of those of the block's expert that it multiplies, which is known only
+    /// where its token block is in use.
+    matrix: Matrix,
 }
 
 /// Writes the kernel; the choices are valid.
@@ -86,13 +102,32 @@ fn write(
     );
     let mut b = Builder::new(&name, &summary, problem.target(), launch);
     let io = ProductBuffers::declare(&mut b, problem, tile.tokens);
+    if let Some(experts) = problem.stack.zip(io.order) {
+        let none = 0u32.into();
+        let block = Block {
+            main,
+            product,
+            tile,
+            io,
+            token_block: none,
+            row_block: none,
+            part: none,
+            rows: TokenRows::single(none, tile.tokens, none),
+            matrix: Matrix::SINGLE,
+        };
+        block.write_tiles(&mut b, experts);
+        return Ok(b.finish());
+    }
     let fixed = Extent::Constant;
     let rows = fixed(tile.row_blocks(problem) * tile.splits);
     b.grid([rows, Extent::CeilDiv(io.m, tile.tokens), fixed(1)]);
     let [row_block, token_block] = [0, 1].map(|axis| b.special(Special::Block(axis)));
     // The blocks of a cluster are neighbours.
     let (row_block, part) = (b.div(row_block, tile.splits), b.rem(row_block, tile.splits));
-    Block { main, product, tile, io, token_block, row_block, part }.write(&mut b);
+    // No block asks these rows for M.
+    let (rows, matrix) = (TokenRows::single(token_block, tile.tokens, 0u32.into()), Matrix::SINGLE);
+    let block = Block { main, product, tile, io, token_block, row_block, part, rows, matrix };
+    block.write(&mut b);
     Ok(b.finish())
 }
 
@@ -101,21 +136,83 @@ impl Block<'_> {
         if self.tile.programmatic {
             b.push(Op::GridLaunch);
         }
+        let (stages, ring, table) = self.declare(b);
+        let of_part = self.stages_of_part(b);
+        let consumers = |b: &mut Builder| {
+            consumer::consume(b, self, (&ring, &stages, of_part), (None, table));
+        };
+        self.roles(b, consumers, |b| producer::produce(b, self, (&ring, &stages, of_part)));
+    }
+
+    /// Writes the kernel of an expert layer's product, whose blocks have one tile after another.
+    fn write_tiles(&self, b: &mut Builder, experts: (Stack, OrderArray)) {
+        let (stages, ring, table) = self.declare(b);
+        let row_blocks = self.tile.row_blocks(self.main.problem);
+        let tiles = Tiles::begin(b, experts, row_blocks, self.tile.programmatic);
+        let of_tile = self.stages_of_part(b);
+        let by = Participants::block(self.consumer_warps());
+        let consumers = |b: &mut Builder| {
+            let cursor = ring.cursor(b);
+            tiles.each(b, |b, routed| {
+                let work = |b: &mut Builder| {
+                    let block = self.of_tile(b, routed);
+                    let of = (&ring, &stages, of_tile);
+                    consumer::consume(b, &block, of, (Some(cursor), table));
+                };
+                routed.if_in_use(b, work, |b| {
+                    gated::zeros(b, (self.main, &self.io), routed, (self.tile.rows(), by));
+                });
+            });
+            store::finish(b, self);
+        };
+        self.roles(b, consumers, |b| {
+            producer::produce_tiles(b, self, (&ring, &stages, of_tile), &tiles);
+        });
+    }
+
+    /// The block with the tile of an expert layer's product.
+    fn of_tile(&self, b: &mut Builder, routed: &RoutedBlock) -> Self {
+        Self {
+            token_block: routed.token_block(),
+            row_block: routed.row_block,
+            rows: routed.rows(b, self.tile.tokens),
+            matrix: routed.matrix(b),
+            ..*self
+        }
+    }
+
+    /// Declares and initialises what both roles use.
+    fn declare(&self, b: &mut Builder) -> (Stages, Ring, Option<Table>) {
         let stages = Stages::declare(b, self);
-        let ring = Ring::declare(b, (self.tile.stages, self.consumer_warps()));
+        let writers = 1 + gather::warps(self).unwrap_or(0);
+        let ring = Ring::declare(b, (self.tile.stages, writers, self.consumer_warps()));
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         ring.initialise(b);
         b.barrier();
-        let of_part = self.stages_of_part(b);
+        (stages, ring, table)
+    }
+
+    fn roles(
+        &self,
+        b: &mut Builder,
+        consume: impl FnOnce(&mut Builder),
+        produce: impl FnOnce(&mut Builder),
+    ) {
         let warps = self.consumer_warps();
-        let [most, fewest] = self.tile.registers();
-        let consumers = b.role("consumers", 0..warps, most, |b| {
-            consumer::consume(b, self, (&ring, &stages, of_part), table);
-        });
-        let producer = b.role("producer", warps..warps + self.group_warps(), fewest, |b| {
-            producer::produce(b, self, (&ring, &stages, of_part));
-        });
+        let [most, fewest] = self.tile.registers(self.main.problem);
+        let consumers = b.role("consumers", 0..warps, most, consume);
+        let producer = b.role("producer", warps..warps + self.group_warps(), fewest, produce);
         b.roles(vec![consumers, producer]);
+    }
+
+    /// Whether a block has one tile after another.
+    fn has_tiles(&self) -> bool {
+        self.main.problem.stack.is_some()
+    }
+
+    /// Whether the kernel waits for earlier ones after its first weights: a block with tiles has waited already.
+    fn waits(&self) -> bool {
+        self.tile.programmatic && !self.has_tiles()
     }
 
     /// The first stage of this block's part of K, and the one after the last.
@@ -145,5 +242,36 @@ impl Block<'_> {
     /// Tiles of rows of the native layout in a block.
     fn native_tiles(&self) -> u32 {
         self.tile.rows() / self.main.problem.plan.native.rows
+    }
+
+    /// Matrices that the block multiplies: of each as many native tiles, one matrix after another.
+    fn together(&self) -> u32 {
+        self.main.problem.together()
+    }
+
+    /// The numbers in the stack of the matrices that the block multiplies; `None` of a single matrix.
+    fn matrices(&self, b: &mut Builder) -> Vec<Option<Operand>> {
+        let matrix = |shard| self.matrix.number.map(|first| b.add(first, shard));
+        (0..self.together()).map(matrix).collect()
+    }
+
+    /// Native tiles of each matrix.
+    fn tiles_of_matrix(&self) -> u32 {
+        self.native_tiles() / self.together()
+    }
+
+    /// Tiles of rows of a warp group of one matrix.
+    fn own_tiles(&self) -> u32 {
+        self.tile.row_tiles / self.together()
+    }
+
+    /// The distance of a warp's tiles of rows in native tiles: those of a warp group, or of a matrix.
+    fn tiles_apart(&self) -> u32 {
+        if self.together() > 1 { self.tiles_of_matrix() } else { self.group_warps() }
+    }
+
+    /// Rows of y of a block.
+    fn rows_of_y(&self) -> u32 {
+        self.tile.rows() / self.together()
     }
 }

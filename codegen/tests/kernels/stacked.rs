@@ -2,7 +2,7 @@
 //! the simulator, laid out by hand here, and what they should give.
 
 use quantloom_codegen::ir::{Kernel, Verified, verify};
-use quantloom_codegen::jit::{Jit, launch_rule};
+use quantloom_codegen::jit::{Jit, JitWithOverrides, launch_rule};
 use quantloom_codegen::schedule::experts::{GateProblem, activate};
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
@@ -211,9 +211,15 @@ impl Layer {
             let row = bytes.len() / self.rows();
             let contents = match self.stack.product {
                 ExpertProduct::GateUp => Contents::from_bytes(bytes.clone()),
-                // Rows of slots; those of slots without a pair were never written.
+                // Rows of slots; those of slots without a pair were never written. Tensor copies read all of a
+                // token block, which in a layer are 0.
                 ExpertProduct::Down => {
+                    let copied = kernel.tensors.iter().any(|map| map.name == "x_map");
                     let mut contents = Contents::poison(row * of_slots.len());
+                    let used = order.words()[0] * slots;
+                    if copied {
+                        contents.set(0, &vec![0; row * used as usize]);
+                    }
                     for (slot, pair) in of_slots.iter().enumerate() {
                         if let Some(own) = bytes.chunks(row).nth(*pair as usize) {
                             contents.set(slot * row, own);
@@ -348,7 +354,18 @@ impl Layer {
         let kernel = self.kernel(chosen, &single);
         let at_once = chosen.schedule().block_tokens() as usize;
         let request = self.request();
-        let choice = Jit.choose(&request, at_once as u64).unwrap();
+        let choice = match chosen {
+            // Whether weights are rounded is the tile's choice.
+            Chosen::WarpGroup(_) => {
+                let name = chosen.name();
+                let choices = chosen.parameters().into_iter();
+                let choices: Vec<String> = choices.map(|(name, n)| format!("{name}={n}")).collect();
+                let text = format!("use {name}; {name}({})", choices.join(", "));
+                JitWithOverrides(text.parse().unwrap()).choose(&request, at_once as u64)
+            }
+            _ => Jit.choose(&request, at_once as u64),
+        };
+        let choice = choice.unwrap();
         let worth = Jit.rounds_x(&request).unwrap();
         let mut all = (Vec::new(), Vec::new());
         for (plain, native) in self.plain.iter().zip(&self.native) {
@@ -461,6 +478,8 @@ fn launch_all(
                     (None, _) => Contents::poison(bytes),
                 });
             }
+            // The simulator has the kernel's maps.
+            ParameterKind::TensorMap(_) => {}
             other => panic!("{other:?}"),
         }
     }

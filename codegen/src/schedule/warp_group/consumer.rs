@@ -4,9 +4,10 @@
 //! flight, so the registers of the batch before are free for the batch after. Words of later chunks, those of
 //! the next stage too, are loaded a batch or two before they are dequantised; words that products read as they are,
 //! after the wait for the batch that read these registers before. A stage is released after the
-//! first batch of the next one, when the last products that read it are complete.
+//! first batch of the next one, when the last products that read it are complete; the last one of a tile at its end, if a
+//! block has several tiles.
 
-use super::ring::Ring;
+use super::ring::{Cursor, Ring};
 use super::stage::{LINE, Stages};
 use super::sums::Sums;
 use super::weights::{WarpRows, Weights};
@@ -24,8 +25,11 @@ use crate::schedule::table::Table;
 pub(super) struct Batches {
     /// Chunks of a stage.
     chunks: u32,
-    /// Fragments of a chunk, of all tiles of rows.
-    of_chunk: u32,
+    /// Chunks of a tile of rows between two of another one: those of a segment whose sums need registers, else one.
+    in_turn: u32,
+    tiles: u32,
+    /// Fragments of a chunk of a tile of rows.
+    steps: u32,
     /// Fragments of a batch.
     pub(super) size: u32,
     /// Whether fragments are words as they are loaded, so that products read these.
@@ -36,40 +40,62 @@ pub(super) struct Batches {
 
 impl Batches {
     pub(super) fn new(block: &Block<'_>) -> Self {
-        let WarpGroupTile { row_tiles, parts, batch, .. } = block.tile;
-        Self::of(block.main, (row_tiles, parts), batch)
+        Self::of(block.main, &block.tile)
     }
 
-    /// For so many tiles of rows, and so many stages of a k-tile.
-    pub(super) fn of(main: &MainLoop<'_>, (row_tiles, parts): (u32, u32), size: u32) -> Self {
-        let steps = main.problem.plan.native.columns / main.step();
-        let chunks = main.k_tile_chunks() / parts;
-        let (fragments, of_chunk) = (main.problem.input.fragments, steps * row_tiles);
+    /// Of a tile's free choices.
+    pub(super) fn of(main: &MainLoop<'_>, tile: &WarpGroupTile) -> Self {
+        let columns = main.problem.plan.native.columns;
+        let steps = columns / main.step();
+        let chunks = main.k_tile_chunks() / tile.parts;
+        let in_turn = match tile.exact && tile.row_tiles > 1 {
+            true => (main.segment() / columns).max(1),
+            false => 1,
+        };
+        let fragments = main.problem.input.fragments;
         let as_stored = fragments == Some(ByteFragments::Whole);
+        let (tiles, size) = (tile.row_tiles, tile.batch);
         let ahead = match fragments {
             // Made in less time than a load takes.
             Some(ByteFragments::Pairs | ByteFragments::Nibbles) => 2,
-            Some(ByteFragments::Whole) | None => (of_chunk / size.max(1)).clamp(1, 2),
+            Some(ByteFragments::Whole) | None => (tiles * steps / size.max(1)).clamp(1, 2),
         };
-        Self { chunks, of_chunk, size, as_stored, ahead }
+        Self { chunks, in_turn, tiles, steps, size, as_stored, ahead }
     }
 
     /// Batches of a stage; `None` if the last one is not whole.
     pub(super) fn count(&self) -> Option<u32> {
-        let all = self.chunks * self.of_chunk;
+        let all = self.chunks * self.tiles * self.steps;
         (self.size > 0 && all.is_multiple_of(self.size)).then(|| all / self.size)
+    }
+
+    /// The chunks of the tiles of rows, in the order of products.
+    fn order(&self) -> impl Iterator<Item = (u32, u32)> {
+        let (in_turn, tiles) = (self.in_turn, self.tiles);
+        let turns = (0..self.chunks).step_by(in_turn as usize);
+        turns.flat_map(move |first| {
+            (0..tiles)
+                .flat_map(move |tile| (first..first + in_turn).map(move |chunk| (tile, chunk)))
+        })
+    }
+
+    /// The number of a chunk of a tile of rows in that order.
+    fn place(&self, (tile, chunk): (u32, u32)) -> u32 {
+        let turn = chunk / self.in_turn * self.tiles + tile;
+        turn * self.in_turn + chunk % self.in_turn
     }
 
     /// The batch after whose commit a chunk's words are loaded, and whether it is a batch of the stage before.
     fn load(&self, chunk: u32) -> (u32, bool) {
         let count = self.count().unwrap_or(1);
-        let first = chunk * self.of_chunk / self.size;
+        let first = self.place((0, chunk)) * self.steps / self.size;
         if first >= self.ahead {
             return (first - self.ahead, false);
         }
         // Not before the same words of the stage before are dequantised; words that products read, not before
         // these are complete, a batch later.
-        let read = ((chunk + 1) * self.of_chunk).div_ceil(self.size) - 1;
+        let last = self.place((self.tiles - 1, chunk));
+        let read = ((last + 1) * self.steps).div_ceil(self.size) - 1;
         let free = read + u32::from(self.as_stored);
         let wanted = (count + first).saturating_sub(self.ahead);
         (wanted.max(free).min(count - 1), true)
@@ -79,17 +105,17 @@ impl Batches {
 /// A fragment of A: its tile of rows, its step of the k-tile, its registers.
 type Fragment = (u32, u32, Vec<Reg>);
 
-/// The program of the consumers' warps.
+/// The program of the consumers' warps; of one tile with the cursor of a block that has several.
 pub(super) fn consume(
     b: &mut Builder,
     block: &Block<'_>,
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
-    table: Option<Table>,
+    (cursor, table): (Option<Cursor>, Option<Table>),
 ) {
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
     let group_warps = block.group_warps();
     let (group, in_group) = (b.div(warp, group_warps), b.rem(warp, group_warps));
-    let first = b.mad(group, block.tile.row_tiles * group_warps, in_group);
+    let first = b.mad(group, block.own_tiles() * group_warps, in_group);
     let rows = WarpRows { group, warp: in_group, lane, first };
     let weights = Weights::declare(b, block, (stages, table), &rows);
     let sums = Sums::declare(b, (block, stages), &rows);
@@ -97,7 +123,7 @@ pub(super) fn consume(
     let first_lane = b.equal(lane, 0u32);
 
     b.comment("words of the first stage");
-    let cursor = ring.cursor(b);
+    let cursor = cursor.unwrap_or_else(|| ring.cursor(b));
     weights.begin(b, start);
     ring.wait(b, cursor.place());
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
@@ -149,35 +175,39 @@ pub(super) fn consume(
                 ring.release(b, before.into(), read);
             }
         };
-        for chunk in 0..batches.chunks {
-            for (tile, by_row) in (0..).zip(&mut by_row) {
-                weights.decode(b, (tile, chunk), by_row, &mut |b, step, a| {
-                    batch.push((tile, step, a));
-                    if batch.len() == batches.size as usize {
-                        let first = number * batches.size;
-                        if let Some(segment) = sums.begins(first) {
-                            sums.begin(b, scales.get(segment as usize));
-                        }
-                        multiply(b, block, (stages, x), (&batch, first), &sums);
-                        after(b, number);
-                        if number == 0 {
-                            sums.load(b, place.stage);
-                        }
-                        number += 1;
-                        batch.clear();
+        for (tile, chunk) in batches.order() {
+            let by_row = &mut by_row[tile as usize];
+            weights.decode(b, (tile, chunk), by_row, &mut |b, step, a| {
+                batch.push((tile, step, a));
+                if batch.len() == batches.size as usize {
+                    let first = number * batches.size;
+                    if let Some(segment) = sums.begins(first) {
+                        sums.begin(b, (segment, scales.get(segment as usize)));
                     }
-                });
-            }
+                    multiply(b, block, (stages, x), (&batch, first), &sums);
+                    after(b, number);
+                    if number == 0 {
+                        sums.load(b, place.stage);
+                    }
+                    batch.clear();
+                    number += 1;
+                }
+            });
         }
         sums.end(b);
         b.set(before, place.stage);
         cursor.move_to(b, next);
     });
     let sums = sums.finish(b);
-    b.comment("all consumers have read the stages");
-    let threads = block.consumer_warps() * b.warp_size();
-    // Barrier 0 is the block's, those after it are the groups'.
-    b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+    if block.has_tiles() {
+        b.comment("the last stage has been read");
+        ring.release(b, before.into(), first_lane);
+    } else {
+        b.comment("all consumers have read the stages");
+        let threads = block.consumer_warps() * b.warp_size();
+        // Barrier 0 is the block's, those after it are the groups'.
+        b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+    }
     let sums = exchange::exchanged(b, (block, stages), &rows, sums);
     store::store(b, (block, stages), &rows, &sums);
     exchange::meet(b, block);

@@ -11,6 +11,7 @@ use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
+use crate::schedule::stack::Stack;
 
 /// Microseconds until a block's first product, and from its last one to the next block.
 const START: f64 = 3.0;
@@ -40,6 +41,8 @@ const CACHE: f64 = 10.2e6;
 const AT_ONCE: u32 = 132;
 /// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
 const LEAST_STAGES: u32 = 3;
+/// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
+const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
 /// Rows of a tile.
 const ROWS: u32 = 64;
 
@@ -55,6 +58,9 @@ struct Shape {
 
 /// The fastest tile of the model.
 pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
+    if let Some(stack) = problem.stack {
+        return fastest_of_stack(problem, tokens, stack);
+    }
     let main = &MainLoop::new(problem);
     let mut timed: Vec<(f64, Shape)> =
         shapes(problem, tokens).map(|shape| (shape.microseconds(main, tokens), shape)).collect();
@@ -73,14 +79,48 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
     deep.or(tiles.first()).copied()
 }
 
+/// The fastest tile with as many tokens as a token block has slots, if each expert has one token block. A block has
+/// one tile after another, so that only its first one waits for the ring.
+fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpGroupTile> {
+    timed_of_stack(problem, slots, stack).map(|(_, tile)| tile)
+}
+
+/// Microseconds of the tiles of one token block an expert, by the fastest tile; `None` if no tile fits.
+pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64> {
+    timed_of_stack(problem, slots, problem.stack?).map(|(time, _)| time)
+}
+
+fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, WarpGroupTile)> {
+    let main = &MainLoop::new(problem);
+    // Scales on sums were no faster with a single matrix.
+    let exact = !scales_weights(problem);
+    let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
+        let (shape, place) = ((groups, row_tiles), (exact, 1));
+        let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
+        let shape = Shape { tokens: slots, groups, row_tiles, splits: 1, exact };
+        let rows = problem.grid_rows().div_ceil(shape.rows());
+        let tiles = u64::from(rows) * u64::from(stack.experts);
+        let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
+        let time = turns * (shape.of_block(main) - START);
+        Some((tile.stages < LEAST_STAGES, time, tile))
+    });
+    let fastest = timed.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    fastest.map(|(_, time, tile)| (time, tile))
+}
+
+/// Where scales of groups may multiply: weights, sums.
+fn places_of_scales(problem: &Problem) -> &'static [bool] {
+    match (scales_weights(problem), problem.scales_segments()) {
+        (true, false) => &[false],
+        (true, true) => &[false, true],
+        (false, _) => &[true],
+    }
+}
+
 /// The shapes that the model compares.
 fn shapes(problem: &Problem, tokens: u32) -> impl Iterator<Item = Shape> {
     let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
-    let exact = match (scales_weights(problem), problem.scales_segments()) {
-        (true, false) => &[false][..],
-        (true, true) => &[false, true],
-        (false, _) => &[true],
-    };
+    let exact = places_of_scales(problem);
     let wide = [most, most / 2].into_iter().filter(|&own| own >= 8);
     let blocks = [(2, 1), (1, 1), (2, 2)];
     let all = wide.flat_map(move |own| blocks.map(|block| (own, block)));
@@ -107,6 +147,19 @@ impl Shape {
         let problem = main.problem;
         let blocks = self.blocks(problem, tokens);
         let waves = blocks.div_ceil(AT_ONCE.into()) as f64;
+        let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
+        let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
+        let block = self.of_block(main);
+        let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
+        let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
+        let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
+        let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
+        (waves * block).max(START + memory).max(waves * START + cache)
+    }
+
+    /// Microseconds of a block.
+    fn of_block(&self, main: &MainLoop<'_>) -> f64 {
+        let problem = main.problem;
         let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
@@ -138,11 +191,6 @@ impl Shape {
             1 => 0.0,
             _ => meet + sums * groups * tiles * f64::from(self.tokens) / 128.0,
         };
-        let block = START + columns * (together + drained) + exchanged;
-        let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
-        let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
-        let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
-        let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
-        (waves * block).max(START + memory).max(waves * START + cache)
+        START + columns * (together + drained) + exchanged
     }
 }

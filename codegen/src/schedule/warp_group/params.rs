@@ -44,6 +44,13 @@ impl ScaleOfRows {
         // Rows beyond N are not stored.
         let tile = b.binary(Binary::Min, tile, problem.row_tiles() - 1);
         let first = of.tile_word(b, problem, tile);
+        let first = match block.matrix.number {
+            None => first,
+            Some(_) => {
+                let matrix = block.matrix.first_word(b, of.matrix_words(problem));
+                b.add(first, matrix)
+            }
+        };
         let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
             .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
         Some(Self { of, buffer, first, word, next })
@@ -112,7 +119,10 @@ impl<'s> Params<'s> {
         for Param { part, of, at, words, .. } in &self.kinds {
             let stage = part.part.of_stage(b, stage);
             let from = Address { index: b.add(stage.index, *at), ..stage };
-            let apart = block.group_warps() * of.tile_words(block.main.problem);
+            let apart = match block.together() {
+                1 => block.tiles_apart() * of.tile_words(block.main.problem),
+                together => part.part.words / together,
+            };
             for (tile, words) in (0..).zip(words) {
                 for (first, count) in loads(words.len() as u32) {
                     let to = &words[first as usize..(first + count) as usize];
@@ -123,8 +133,8 @@ impl<'s> Params<'s> {
         }
     }
 
-    /// Per segment of k-tile `number`, whose words are loaded, the scales of sums of the lane's rows in its first
-    /// tile; none if scales multiply weights. Rows that share a scale have one. Called once for each k-tile, in order.
+    /// Per segment of k-tile `number`, whose words are loaded, in the order of products, the scales of sums of the lane's
+    /// rows; none if scales multiply weights. Rows that share a scale have one. Called once for each k-tile, in order.
     pub(super) fn scales_of_sums(
         &self,
         b: &mut Builder,
@@ -140,11 +150,16 @@ impl<'s> Params<'s> {
             return Vec::new();
         };
         let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
-        let of_segment = |segment| {
+        let mut scales = Vec::new();
+        for segment in 0..segments {
             let group = of.of_segment(main, segment);
-            of.values(b, rows, (&words[0], *shift), group, main.problem.exponent())
-        };
-        (0..segments).map(of_segment).collect()
+            scales.extend(
+                words.iter().map(|words| {
+                    of.values(b, rows, (words, *shift), group, main.problem.exponent())
+                }),
+            );
+        }
+        scales
     }
 
     /// What dequantisation applies to a tile of rows in the k-tile whose words are loaded.

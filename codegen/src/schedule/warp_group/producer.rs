@@ -1,8 +1,10 @@
-//! The producer: one thread starts the copies of one stage after another.
+//! The producer: one thread starts the tensor copies of one stage after another; rows of x that no tensor copy brings
+//! are copied by all lanes ([`gather`]).
 
 use super::ring::{Place, Ring};
 use super::stage::Stages;
-use super::{Block, exchange};
+use super::tiles::Tiles;
+use super::{Block, exchange, gather};
 use crate::ir::{Builder, Op, Operand, Special};
 
 /// Stages of weights that are copied before the wait for earlier kernels. More of them delay the first stage of
@@ -24,6 +26,38 @@ pub(super) fn produce(
     exchange::meet(b, block);
 }
 
+/// The same for each tile of a block of an expert layer.
+pub(super) fn produce_tiles(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    tiles: &Tiles,
+) {
+    let thread = b.special(Special::Thread);
+    let first = block.consumer_warps() * b.warp_size();
+    let leads = b.equal(thread, first);
+    if let Some(warps) = gather::warps(block) {
+        return gather::produce(b, block, (ring, stages, (start, end)), (tiles, warps, leads));
+    }
+    b.when(leads, |b| {
+        let cursor = ring.cursor(b);
+        tiles.each(b, |b, routed| {
+            b.when(routed.in_use, |b| {
+                let block = &block.of_tile(b, routed);
+                b.for_each(start, end, 1u32, "number", |b, number| {
+                    let place = cursor.place();
+                    ring.acquire(b, place);
+                    let barrier = ring.expect(b, place, stages.bytes());
+                    stages.copy_weights(b, block, (number, place.stage), barrier);
+                    stages.copy_x(b, block, (number, place.stage), barrier);
+                    let next = ring.after(b, place);
+                    cursor.move_to(b, next);
+                });
+            });
+        });
+    });
+}
+
 fn copy(
     b: &mut Builder,
     block: &Block<'_>,
@@ -42,7 +76,7 @@ fn copy(
         weights(b, number, place);
     }
     let first = b.add(start, ahead);
-    if block.tile.programmatic {
+    if block.waits() {
         b.push(Op::GridWait);
     }
     let cursor = ring.cursor(b);

@@ -1,6 +1,7 @@
 //! The order of writes and reads of the stages, by two arrays of mbarriers.
 //!
-//! `full[stage]` completes a phase when the bytes of a k-tile have arrived, `empty[stage]` when every warp that
+//! `full[stage]` completes a phase when the bytes of a k-tile have arrived, and all warps that copy rows by themselves
+//! have arrived, `empty[stage]` when every warp that
 //! multiplies has read it. Phase p of both is the p-th use of the stage, so a wait needs the parity of
 //! p; a [`Place`] counts it.
 
@@ -10,7 +11,8 @@ use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type,
 pub(super) struct Ring {
     full: BarrierId,
     empty: BarrierId,
-    stages: u32,
+    pub(super) stages: u32,
+    writers: u32,
     readers: u32,
 }
 
@@ -22,16 +24,17 @@ pub(super) struct Place {
 }
 
 /// The place of the k-tile of an iteration, as variables of a loop.
+#[derive(Clone, Copy)]
 pub(super) struct Cursor {
     stage: Reg,
     parity: Reg,
 }
 
 impl Ring {
-    /// Declares the mbarriers of so many stages, which so many warps read.
-    pub(super) fn declare(b: &mut Builder, (stages, readers): (u32, u32)) -> Self {
+    /// Declares the mbarriers of so many stages, at which so many writers arrive and which so many warps read.
+    pub(super) fn declare(b: &mut Builder, (stages, writers, readers): (u32, u32, u32)) -> Self {
         let (full, empty) = (b.barriers("full", stages), b.barriers("empty", stages));
-        Self { full, empty, stages, readers }
+        Self { full, empty, stages, writers, readers }
     }
 
     /// One thread initialises the mbarriers; other threads use them after a barrier.
@@ -41,7 +44,7 @@ impl Ring {
         let first = b.equal(thread, 0u32);
         b.when(first, |b| {
             for stage in 0..self.stages {
-                for (array, arrivals) in [(self.full, 1), (self.empty, self.readers)] {
+                for (array, arrivals) in [(self.full, self.writers), (self.empty, self.readers)] {
                     let barrier = BarrierRef { array, index: stage.into() };
                     b.push(Op::MbarrierInit { barrier, arrivals });
                 }
@@ -90,6 +93,15 @@ impl Ring {
     /// The mbarrier at which the copies of a stage arrive.
     pub(super) fn arrival(&self, place: Place) -> BarrierRef {
         self.of(self.full, place)
+    }
+
+    /// A warp has written its part of a stage, where the condition, of its first lane, is true. Each lane's writes are
+    /// complete.
+    pub(super) fn written(&self, b: &mut Builder, place: Place, first_lane: Operand) {
+        let barrier = self.of(self.full, place);
+        b.push(Op::FenceAsync);
+        b.push(Op::WarpSync);
+        b.when(first_lane, |b| b.push(Op::MbarrierArrive { barrier, expect: None }));
     }
 
     /// A consumer waits until a stage is there.

@@ -15,10 +15,11 @@ use crate::schedule::interface::{
 };
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
+use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
 use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart, WarpGroupLimit};
 use crate::target::Feature;
-use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
+use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, NUMBER_F32, Number};
 
 choices! {
     /// The free choices of a warp-group kernel.
@@ -56,6 +57,8 @@ const OTHER_REGISTERS: u32 = 64;
 const REGISTERS: u32 = 248;
 /// The fewest tokens for which the schedule is the fastest.
 const SERVED_FROM: u32 = 17;
+/// The fewest slots of a token block of an expert layer for which the schedule is chosen.
+const STACKED_FROM: u32 = 32;
 /// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
 
@@ -64,13 +67,14 @@ impl Schedule for WarpGroupTile {
     /// (docs/performance/warp_group.md).
     fn serves(problem: &Problem, tokens: u32) -> bool {
         let problem = problem.of_warp_groups();
-        tokens >= SERVED_FROM && supported(&MainLoop::new(problem)).is_ok()
+        let from = if problem.stack.is_some() { STACKED_FROM } else { SERVED_FROM };
+        tokens >= from && chosen(&MainLoop::new(problem)).is_ok()
     }
 
     /// The fastest tile of the model.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let problem = problem.of_warp_groups();
-        supported(&MainLoop::new(problem))?;
+        chosen(&MainLoop::new(problem))?;
         let (schedule, target) = (Self::schedule(), problem.target().name);
         model::fastest(problem, tokens).ok_or(Unscheduled::NothingFits { schedule, target })
     }
@@ -79,8 +83,9 @@ impl Schedule for WarpGroupTile {
         let problem = problem.of_warp_groups();
         let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
         let tiles = [most, most / 2].into_iter().filter(|&own| own >= 8);
-        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1)];
-        let all = tiles.flat_map(|own| blocks.map(|block| (own, block)));
+        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 2)];
+        let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
+        let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
             .filter(|tile| tile.fits(problem))
@@ -98,7 +103,7 @@ impl Schedule for WarpGroupTile {
         supported(main)?;
         let problem = main.problem;
         let batches = match matches!(self.parts, 1 | 2) {
-            true => Batches::of(main, (self.row_tiles, self.parts), self.batch).count(),
+            true => Batches::of(main, self).count(),
             false => None,
         };
         let one_group = main.segment() == main.k_tile()
@@ -108,10 +113,10 @@ impl Schedule for WarpGroupTile {
         });
         let rules = [
             (self.product(main).is_some(), ChoiceRule::WarpGroupTokens),
-            ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
+            ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
-                self.registers_of(sums) <= self.registers()[0].unwrap_or(REGISTERS),
+                self.registers_of(sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
                 ChoiceRule::WarpGroupRegisters,
             ),
             (self.stages >= 2, ChoiceRule::RingStages),
@@ -125,7 +130,8 @@ impl Schedule for WarpGroupTile {
                 ChoiceRule::Parts,
             ),
             (
-                !self.exact || problem.scales_segments() && self.row_tiles == 1,
+                !self.exact
+                    || problem.scales_segments() && (self.row_tiles == 1 || exact_pairs(main)),
                 ChoiceRule::ExactRows,
             ),
             (
@@ -133,9 +139,11 @@ impl Schedule for WarpGroupTile {
                 ChoiceRule::ExactBatches,
             ),
             (self.exact || scales_weights(problem), ChoiceRule::ScaledWeights),
+            (problem.together() == 1 || self.row_tiles == 2, ChoiceRule::GatedRows),
             (
                 self.splits == 1
                     || self.splits == 2
+                        && problem.stack.is_none()
                         && self.tokens >= 16
                         && self.k_stages(main) >= 2
                         && problem.target().has(Feature::Cluster),
@@ -183,6 +191,21 @@ impl Schedule for WarpGroupTile {
     }
 }
 
+/// What the schedule is chosen for: y of 16 bits, or of an expert layer.
+fn chosen(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+    supported(main)?;
+    let problem = main.problem;
+    match problem.stack.is_some() || store::half_of(problem.output).is_some() {
+        true => Ok(()),
+        false => Err(limited(problem, WarpGroupLimit::Output)),
+    }
+}
+
+/// The refusal of a product.
+fn limited(problem: &Problem, limit: WarpGroupLimit) -> Unscheduled {
+    Unscheduled::Scheme { target: problem.target().name, part: UnscheduledPart::WarpGroups(limit) }
+}
+
 /// What the schedule supports: products of 16 bits whose codes `ldmatrix` distributes, and whose parameters
 /// apply during dequantisation; products of bytes, as they are stored or of such codes.
 fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
@@ -208,7 +231,7 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
             problem.plan.compute.longest_sum.is_none_or(|most| most >= u64::from(problem.k)),
             WarpGroupLimit::LongSums,
         ),
-        (problem.stack.is_none(), WarpGroupLimit::Experts),
+        (problem.stack.is_none_or(|stack| in_stacks(problem, stack)), WarpGroupLimit::Experts),
         (native.plane_words.iter().all(|&words| words == VECTOR_WORDS), WarpGroupLimit::Planes),
         (
             native.plane_words.len() == words_of_unit(&problem.plan.dequant),
@@ -218,15 +241,40 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         (problem.correction.is_none(), WarpGroupLimit::Corrections),
         (kinds(main).all(copied) && problem.scale.iter().all(read), WarpGroupLimit::RowBlocks),
         (of_x.is_none_or(whole), WarpGroupLimit::InputGroups),
-        (store::half_of(problem.output).is_some(), WarpGroupLimit::Output),
+        (output(problem), WarpGroupLimit::Output),
         (problem.n.is_multiple_of(8), WarpGroupLimit::OutputRows),
     ];
     match facts.into_iter().find(|(holds, _)| !holds) {
-        Some((_, limit)) => {
-            let part = UnscheduledPart::WarpGroups(limit);
-            Err(Unscheduled::Scheme { target: target.name, part })
-        }
+        Some((_, limit)) => Err(limited(problem, limit)),
         None => Ok(()),
+    }
+}
+
+/// Whether scales can multiply the sums of two tiles of rows, as an expert layer's gate needs.
+fn exact_pairs(main: &MainLoop<'_>) -> bool {
+    let problem = main.problem;
+    problem.stack.is_some()
+        && problem.scale.is_some_and(|scale| scale.rows == 1)
+        && problem.input.scale.and_then(InputScale::columns).is_none()
+}
+
+/// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
+/// rows of x.
+fn most_groups(problem: &Problem) -> u32 {
+    if problem.stack.is_some_and(Stack::gathers) { 2 } else { 3 }
+}
+
+/// Whether the schedule multiplies the matrices of a stack: by x of 16 bits, in token blocks of sorted pairs.
+fn in_stacks(problem: &Problem, stack: Stack) -> bool {
+    problem.half().is_some() && problem.input.fragments.is_none() && !stack.direct
+}
+
+/// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none.
+fn output(problem: &Problem) -> bool {
+    let gated = problem.stack.is_some_and(|stack| stack.gate.is_some());
+    match store::half_of(problem.output) {
+        Some(_) => problem.stack.is_none() || gated,
+        None => problem.output == NUMBER_F32 && !gated,
     }
 }
 
@@ -308,6 +356,12 @@ impl WarpGroupTile {
         all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
     }
 
+    /// Microseconds of an expert layer's product with so many slots a token block, if each expert has one, by the model;
+    /// `None` if no tile fits.
+    pub(in crate::schedule) fn microseconds(problem: &Problem, slots: u32) -> Option<f64> {
+        model::microseconds_of_stack(problem.of_warp_groups(), slots)
+    }
+
     /// The instruction that multiplies 64 rows by the tokens; its A is, warp by warp, that of the plan's own.
     fn product(&self, main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
         let element = element(main.problem)?;
@@ -347,17 +401,19 @@ impl WarpGroupTile {
 
     /// Registers of a thread that multiplies, and of one of the producer; `None` if a block has as many as
     /// there are anyway. Their sum over warps is what a block gets at launch.
-    pub(super) const fn registers(&self) -> [Option<u32>; 2] {
-        match self.groups {
-            2 => [Some(232), Some(40)],
-            3 => [Some(160), Some(32)],
+    /// Lanes that copy rows of x have more.
+    pub(super) fn registers(&self, problem: &Problem) -> [Option<u32>; 2] {
+        match (self.groups, problem.stack.is_some_and(Stack::gathers)) {
+            (2, true) => [Some(224), Some(56)],
+            (2, false) => [Some(232), Some(40)],
+            (3, _) => [Some(160), Some(32)],
             _ => [None, None],
         }
     }
 
     /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
     fn registers_of(&self, sums: u32) -> u32 {
-        let sums = sums.saturating_mul(self.row_tiles * (1 + u32::from(self.exact)));
+        let sums = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
         sums.saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
     }
 
@@ -366,7 +422,10 @@ impl WarpGroupTile {
         const ALIGN: u32 = 1024;
         let native = self.rows() / main.problem.plan.native.rows;
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
-        let y = store::words(self.groups, self.tokens / self.splits);
+        let y = match store::half_of(main.problem.output) {
+            Some(_) => store::words(self.groups, self.tokens / self.splits),
+            None => 0,
+        };
         let threads = self.threads(main) / (self.groups + 1) * self.groups;
         let sums = self.product(main).map_or(0, |product| {
             product.registers(main.problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]

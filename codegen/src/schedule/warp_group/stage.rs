@@ -6,8 +6,11 @@
 //! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
 //! - parameters: the words of each native tile, as they are;
 //! - scales of x that change along K: of each token that of the k-tile's columns.
+//!
+//! Codes and parameters of an expert layer come from the block's matrix of the stack: maps have the matrices as their
+//! last dimension. With a gate half of the tiles of rows are those of gate, and after them those of up.
 
-use super::Block;
+use super::{Block, gather};
 use crate::ir::{
     Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
 };
@@ -16,6 +19,8 @@ use crate::schedule::chunk::{chunk_words, tile_words};
 use crate::schedule::group_params::GroupParams;
 use crate::schedule::input::{InputScale, TOKEN_TILE};
 use crate::schedule::mapping::MainLoop;
+use crate::schedule::order::OrderArray;
+use crate::schedule::stack::Stack;
 
 /// Words of a line of 128 bytes.
 pub(super) const LINE: u32 = SHARED_BYTES / 4;
@@ -27,8 +32,9 @@ pub(super) struct Part {
     pub(super) block: SharedId,
     /// 32-bit words of a stage.
     pub(super) words: u32,
-    map: TensorId,
-    /// Bytes of a stage that copies fill.
+    /// The map of tensor copies; `None` if lanes copy.
+    map: Option<TensorId>,
+    /// Bytes of a stage that tensor copies fill.
     bytes: u32,
 }
 
@@ -68,12 +74,15 @@ pub(super) fn groups_of_x(main: &MainLoop<'_>) -> Option<u32> {
 }
 
 impl Words {
-    /// For so many tokens and native tiles; a k-tile is `parts` stages.
+    /// For so many tokens and native tiles, in equal parts those of each matrix; a k-tile is `parts` stages.
     fn of(main: &MainLoop<'_>, (tokens, parts): (u32, u32), tiles: u32) -> Self {
         let x = main.problem.input.bytes(main.k_tile() / parts) / 4 * tokens;
         let codes = tiles * main.k_tile_chunks() / parts * chunk_words(main.problem);
         // Boxes begin at lines.
-        let param = |of: GroupParams| (tiles * of.tile_words(main.problem)).next_multiple_of(LINE);
+        let together = main.problem.together();
+        let param = |of: GroupParams| {
+            together * (tiles / together * of.tile_words(main.problem)).next_multiple_of(LINE)
+        };
         let params = kinds(main).map(param).collect();
         Self {
             x,
@@ -94,7 +103,10 @@ pub(super) fn ring_bytes(
 ) -> u32 {
     let Words { x, codes, params, x_scales } = Words::of(main, tile, tiles);
     let stage = x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0);
-    let beyond = |words: u32, part: u32| if words > stages * part { words } else { 0 };
+    // A block with several tiles has the copies of the next one in its ring.
+    let tiles_follow = main.problem.stack.is_some();
+    let beyond =
+        |words: u32, part: u32| if tiles_follow || words > stages * part { words } else { 0 };
     4 * (stages * stage + beyond(y, x) + beyond(exchange, codes))
 }
 
@@ -111,34 +123,46 @@ impl Stages {
         };
 
         let columns = problem.input.words(problem.input.columns);
-        let map = b.tensor(TensorMap {
-            name: "x_map".to_owned(),
-            buffer: io.x,
-            extents: vec![fixed(columns), Extent::Parameter(io.m)],
-            strides: vec![fixed(1), fixed(columns)],
-            tile: vec![problem.input.words(line_columns(main)), tile.tokens],
-            swizzle: Swizzle::B128,
+        let map = gather::warps(block).is_none().then(|| {
+            let rows = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
+            b.tensor(TensorMap {
+                name: "x_map".to_owned(),
+                buffer: io.x,
+                extents: vec![fixed(columns), rows],
+                strides: vec![fixed(1), fixed(columns)],
+                tile: vec![problem.input.words(line_columns(main)), tile.tokens],
+                swizzle: Swizzle::B128,
+            })
         });
         let layout = "x [column in the line, token, line], swizzled";
         let ring = shared(b, "x_stages", x_words, layout, SWIZZLE_BYTES);
-        let x = Part { block: ring, words: x_words, map, bytes: 4 * x_words };
+        let bytes = if map.is_some() { 4 * x_words } else { 0 };
+        let x = Part { block: ring, words: x_words, map, bytes };
 
         let lines = chunk_words(problem) / LINE;
+        // Of a stack, a box is of one matrix.
+        let (matrices, own) = (problem.stack.map(Stack::matrices), block.tiles_of_matrix());
+        let of_stack = |dense: [u32; 3], one: u32| {
+            dense.into_iter().chain(matrices.map(|_| one)).collect::<Vec<u32>>()
+        };
+        let extents = |dense: [u32; 3]| {
+            of_stack(dense, matrices.unwrap_or(1)).into_iter().map(fixed).collect::<Vec<_>>()
+        };
+        let strides = |dense: [u32; 3], matrix: u32| {
+            of_stack(dense, matrix).into_iter().map(fixed).collect::<Vec<_>>()
+        };
+        let of_tile = tile_words(problem);
         let map = b.tensor(TensorMap {
             name: "w_map".to_owned(),
             buffer: io.codes,
-            extents: vec![
-                fixed(LINE),
-                fixed(tile_words(problem) / LINE),
-                fixed(problem.row_tiles()),
-            ],
-            strides: vec![fixed(1), fixed(LINE), fixed(tile_words(problem))],
-            tile: vec![LINE, block.stage_chunks() * lines, tiles],
+            extents: extents([LINE, of_tile / LINE, problem.row_tiles()]),
+            strides: strides([1, LINE, of_tile], of_tile * problem.row_tiles()),
+            tile: of_stack([LINE, block.stage_chunks() * lines, own], 1),
             swizzle: Swizzle::B128,
         });
         let layout = "codes [word of the line, line, tile of rows], swizzled";
         let ring = shared(b, "w_stages", code_words, layout, SWIZZLE_BYTES);
-        let codes = Part { block: ring, words: code_words, map, bytes: 4 * code_words };
+        let codes = Part { block: ring, words: code_words, map: Some(map), bytes: 4 * code_words };
 
         let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
         let scale = io.scale.filter(|_| staged(problem.scale));
@@ -150,14 +174,15 @@ impl Stages {
             let map = b.tensor(TensorMap {
                 name: format!("param{number}_map"),
                 buffer,
-                extents: vec![fixed(tile_words), fixed(of_row / tile_words), fixed(rows)],
-                strides: vec![fixed(1), fixed(tile_words), fixed(of_row)],
-                tile: vec![tile_words, 1, tiles],
+                extents: extents([tile_words, of_row / tile_words, rows]),
+                strides: strides([1, tile_words, of_row], of_row * rows),
+                tile: of_stack([tile_words, 1, own], 1),
                 swizzle: Swizzle::None,
             });
             let name = format!("param{number}_stages");
             let ring = shared(b, &name, words, "words [word, tile of rows]", SHARED_BYTES);
-            let part = Part { block: ring, words, map, bytes: 4 * tiles * tile_words };
+            let bytes = 4 * tiles * tile_words;
+            let part = Part { block: ring, words, map: Some(map), bytes };
             ParamPart { of, part }
         });
         let params = params.collect();
@@ -172,7 +197,7 @@ impl Stages {
                 swizzle: Swizzle::None,
             });
             let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);
-            Part { block: ring, words, map, bytes: 4 * tile.tokens }
+            Part { block: ring, words, map: Some(map), bytes: 4 * tile.tokens }
         });
         Self { x, codes, params, x_scales }
     }
@@ -193,14 +218,21 @@ impl Stages {
         barrier: BarrierRef,
     ) {
         let main = block.main;
-        let first_tile = b.mul(block.row_block, block.native_tiles());
+        let first_tile = b.mul(block.row_block, block.tiles_of_matrix());
         let lines = block.stage_chunks() * chunk_words(main.problem) / LINE;
         let line = b.mul(number, lines);
-        let at = vec![0u32.into(), line, first_tile];
-        self.codes.copy(b, (at, stage, 0), barrier);
+        let together = block.together();
+        let matrices = block.matrices(b);
+        let copy = |b: &mut Builder, part: &Part, [word, place]: [Operand; 2]| {
+            for (shard, matrix) in (0..together).zip(&matrices) {
+                let at = [word, place, first_tile].into_iter().chain(*matrix).collect();
+                part.copy(b, (at, stage, shard * (part.words / together)), barrier);
+            }
+        };
+        copy(b, &self.codes, [0u32.into(), line]);
         for ParamPart { of, part, .. } in &self.params {
             let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
-            part.copy(b, (vec![0u32.into(), group, first_tile], stage, 0), barrier);
+            copy(b, part, [0u32.into(), group]);
         }
     }
 
@@ -213,6 +245,9 @@ impl Stages {
         barrier: BarrierRef,
     ) {
         let (main, input) = (block.main, &block.main.problem.input);
+        if self.x.map.is_none() {
+            return;
+        }
         let token = b.mul(block.token_block, block.tile.tokens);
         let columns = main.k_tile() / block.tile.parts;
         for line in 0..columns / line_columns(main) {
@@ -236,7 +271,7 @@ pub(super) fn group_of_x(b: &mut Builder, main: &MainLoop<'_>, number: Operand) 
 }
 
 /// Columns of x in a line.
-fn line_columns(main: &MainLoop<'_>) -> u32 {
+pub(super) fn line_columns(main: &MainLoop<'_>) -> u32 {
     SHARED_BYTES * 8 / main.problem.input.operand.stored_bits()
 }
 
@@ -253,8 +288,9 @@ impl Part {
         (at, stage, offset): (Vec<Operand>, Operand, u32),
         barrier: BarrierRef,
     ) {
+        let Some(map) = self.map else { return };
         let to = self.of_stage(b, stage).plus(offset);
-        b.push(Op::TensorLoad { to, map: self.map, at, barrier, multicast: None });
+        b.push(Op::TensorLoad { to, map, at, barrier, multicast: None });
     }
 
     /// The first word of a stage.

@@ -2,18 +2,24 @@
 //!
 //! A warp group has y^T, tokens as columns. `stmatrix` writes it transposed to lines of 128 bytes, one a token,
 //! swizzled; one tensor store copies these to y, where it leaves out what is beyond M and N. A warp group uses
-//! one buffer for its tiles of rows, one after another.
+//! one buffer for its tiles of rows, one after another. With a gate these tiles are of gate and of up, and a lane has both
+//! sums of a result; rows of y are those of slots, 0 without a pair.
+//!
+//! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
 
 use super::Block;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Swizzle, TensorMap,
-    Type, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Special, Swizzle,
+    TensorMap, Type, Width, Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
+use crate::schedule::experts::function::gate;
 use crate::schedule::lanes::LaneMap;
+use crate::schedule::order::OrderArray;
+use crate::schedule::rows::{Token, TokenRows};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, Number};
 
 /// The 16-bit type of y, if y has one.
@@ -39,8 +45,10 @@ pub(super) fn store(
     sums: &[Vec<Operand>],
 ) {
     let (problem, tile, io) = (block.main.problem, block.tile, block.io);
-    let Some(half) = half_of(problem.output) else { return };
     let Some(lanes) = LaneMap::new(block.product) else { return };
+    let Some(half) = half_of(problem.output) else {
+        return store_rows(b, block, (rows, &lanes), sums);
+    };
     // Blocks that split K store a part of the tokens each: the first registers of D hold as many.
     let (m_rows, tokens) = (block.product.shape[0], tile.tokens / tile.splits);
     let count = words(tile.groups, tokens);
@@ -50,17 +58,19 @@ pub(super) fn store(
         count,
         "y [row, token, warp group], swizzled",
         8 * SHARED_BYTES,
-        stages.x.for_words(tile.stages, count),
+        // Copies of a next tile are in the ring already.
+        stages.x.for_words(tile.stages, count).filter(|_| !block.has_tiles()),
     );
+    let rows_of_y = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
     let map = b.tensor(TensorMap {
         name: "y_map".to_owned(),
         buffer: io.y,
-        extents: vec![Extent::Constant(problem.n), Extent::Parameter(io.m)],
+        extents: vec![Extent::Constant(problem.n), rows_of_y],
         strides: vec![Extent::Constant(1), Extent::Constant(problem.n)],
         tile: vec![m_rows, tokens],
         swizzle: Swizzle::B128,
     });
-    if tile.programmatic {
+    if block.waits() {
         b.push(Op::GridWait);
     }
     let to = lines(b, tokens, rows, buffer);
@@ -70,13 +80,12 @@ pub(super) fn store(
     };
     let share = b.mad(block.token_block, tile.splits, block.part);
     let first_token = b.mul(share, tokens);
-    let first_group = b.mul(rows.group, tile.row_tiles * m_rows);
-    let first_row = b.mad(block.row_block, tile.rows(), first_group);
+    let first_row = first_row(b, block, rows);
     let from = b.mul(rows.group, tokens * LINE);
     let epilogue = Finish::declare(b, block, rows, (&lanes, first_token));
-    for (number, sums) in (0..).zip(sums) {
+    for (number, sums) in (0..).zip(sums.chunks(block.together() as usize)) {
         let first = b.add(first_row, number * m_rows);
-        if number > 0 {
+        if number > 0 || block.has_tiles() {
             b.comment("the tile before has left the buffer");
             b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
             meet(b, block, rows);
@@ -91,7 +100,71 @@ pub(super) fn store(
             b.push(Op::BulkCommit);
         });
     }
-    b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+    if !block.has_tiles() {
+        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+    }
+}
+
+/// The last tile of a block with several tiles has left the buffer.
+pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
+    if half_of(block.main.problem.output).is_some() {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let warp = b.rem(warp, block.group_warps());
+        let (lane, warp) = (b.equal(lane, 0u32), b.equal(warp, 0u32));
+        let leads = b.both(lane, warp);
+        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+    }
+}
+
+/// The first row of y of a warp group.
+fn first_row(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Operand {
+    let of_group = b.mul(rows.group, block.own_tiles() * block.product.shape[0]);
+    b.mad(block.row_block, block.rows_of_y(), of_group)
+}
+
+/// Stores sums as rows of y in f32, lane by lane.
+fn store_rows(
+    b: &mut Builder,
+    block: &Block<'_>,
+    (rows, lanes): (&WarpRows, &LaneMap),
+    sums: &[Vec<Operand>],
+) {
+    let (problem, io) = (block.main.problem, block.io);
+    if block.waits() {
+        b.push(Op::GridWait);
+    }
+    let tokens = block.tile.tokens / block.tile.splits;
+    let share = b.mad(block.token_block, block.tile.splits, block.part);
+    let first_token = b.mul(share, tokens);
+    let first_row = first_row(b, block, rows);
+    let epilogue = Finish::declare(b, block, rows, (lanes, first_token));
+    let ragged = !problem.n.is_multiple_of(block.rows_of_y());
+    let tiles = (0..).zip(sums).map(|(number, sums)| {
+        let first = b.add(first_row, number * block.product.shape[0]);
+        let constants = epilogue.constants(b, (first, 0));
+        let row = b.add(first, epilogue.row);
+        let places = [0, 1].map(|at| {
+            let row = b.add(row, at * epilogue.apart);
+            (row, ragged.then(|| b.less(row, problem.n)))
+        });
+        (sums, constants, places)
+    });
+    let tiles: Vec<_> = tiles.collect();
+    for at in 0..lanes.d.tokens.len() / block.tile.splits as usize {
+        let token = epilogue.token(b, lanes.d.tokens[at]);
+        let exists = epilogue.exists(b, token);
+        let row_of_y = block.rows.y_row(b, token.of);
+        let first = b.mul(row_of_y, problem.n);
+        for (sums, constants, places) in &tiles {
+            let values = epilogue.finished(b, (sums, lanes, at), token, constants);
+            let values = block.rows.weighted(b, (token.of, exists), values);
+            for (value, &(row, inside)) in values.into_iter().zip(places) {
+                let mask = inside.map_or(exists, |inside| b.both(exists, inside));
+                let to = Address::new(io.y, b.add(first, row));
+                b.store(to, &[value], Width::B32, Some(mask));
+            }
+        }
+    }
 }
 
 /// The warps of a group wait for each other.
@@ -143,8 +216,19 @@ struct Finish<'p, 'b> {
     apart: u32,
     /// This lane's first token.
     token: Operand,
+    /// M, of a single matrix.
     m: Operand,
 }
+
+/// A token of the block, and whether it exists, if that is known already.
+#[derive(Clone, Copy)]
+struct OfToken {
+    of: Token,
+    exists: Option<Operand>,
+}
+
+/// Of a lane's two rows each, the row's scale and its bias, if there are any.
+type Constants = [Option<Vec<Operand>>; 2];
 
 impl<'p, 'b> Finish<'p, 'b> {
     fn declare(
@@ -157,46 +241,99 @@ impl<'p, 'b> Finish<'p, 'b> {
         let token = lanes.d.token.of(b, thread);
         let token = b.add(first_token, token);
         let row = lanes.d.rows.first.of(b, thread);
-        let m = b.argument(block.io.m);
+        let m = match block.main.problem.stack {
+            None => b.argument(block.io.m),
+            Some(_) => 0u32.into(),
+        };
         let ops = block.tile.finish(block.main.problem);
         Self { block, ops, row, apart: lanes.d.rows.stride, token, m }
     }
 
-    /// For each block of eight tokens and each of the lane's two rows, the numbers of its two tokens.
-    fn values(
-        &self,
-        b: &mut Builder,
-        (sums, lanes): (&[Operand], &LaneMap),
-        first_row: Operand,
-    ) -> Vec<[[Operand; 2]; 2]> {
+    /// The rows of the block's tokens.
+    fn rows(&self) -> TokenRows {
+        match self.block.main.problem.stack {
+            None => TokenRows::single(self.block.token_block, self.block.tile.tokens, self.m),
+            Some(_) => self.block.rows,
+        }
+    }
+
+    /// The lane's token so far after its first one.
+    fn token(&self, b: &mut Builder, further: u32) -> OfToken {
+        let number = b.add(self.token, further);
+        let of = self.rows().token(b, number, true.into());
+        let routed = self.block.main.problem.stack.is_some();
+        OfToken { of, exists: routed.then(|| self.rows().exists(b, of)) }
+    }
+
+    /// Whether a token exists.
+    fn exists(&self, b: &mut Builder, token: OfToken) -> Operand {
+        token.exists.unwrap_or_else(|| self.rows().exists(b, token.of))
+    }
+
+    /// The constants of the lane's rows of a tile, whose first row is a row of the block's matrix of this number.
+    fn constants(&self, b: &mut Builder, (first_row, shard): (Operand, usize)) -> Constants {
         let row = b.add(first_row, self.row);
-        let io = self.block.io;
-        let of_rows = [io.channel_scale, io.bias].map(|buffer| {
+        let (io, n) = (self.block.io, self.block.main.problem.n);
+        [io.channel_scale, io.bias].map(|buffer| {
             let buffer = buffer?;
+            let first = self.block.matrices(b)[shard].map(|matrix| b.mul(matrix, n));
             let number = [0, 1].map(|at| {
                 let row = b.add(row, at * self.apart);
-                let there = b.less(row, self.block.main.problem.n);
+                let there = b.less(row, n);
                 let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
+                let row = first.map_or(row, |first| b.add(first, row));
                 let from = Address::new(buffer, row);
                 b.load_as(Type::F32, from, Width::B32, mask, Cache::Constant)[0].into()
             });
             Some(number.to_vec())
-        });
+        })
+    }
+
+    /// The finished numbers of the lane's two rows of a tile and its token of this number.
+    fn finished(
+        &self,
+        b: &mut Builder,
+        (sums, lanes, token): (&[Operand], &LaneMap, usize),
+        of: OfToken,
+        constants: &Constants,
+    ) -> Vec<Operand> {
         let held = &lanes.d.registers;
-        let sum = |row: usize, token: usize| -> Operand {
+        let sum = |row: usize| -> Operand {
             let at = held.iter().position(|place| *place == [row, token]);
             at.and_then(|at| sums.get(at).copied()).unwrap_or(0.0f32.into())
         };
+        let values = vec![sum(0), sum(1)];
+        let mut read = |b: &mut Builder, operand| self.read(b, operand, of, constants);
+        self.ops.iter().fold(values, |values, op| op.apply(b, values, &mut read))
+    }
+
+    /// For each block of eight tokens and each of the lane's two rows, the numbers of its two tokens: of one tile of
+    /// rows, or of those of gate and up.
+    fn values(
+        &self,
+        b: &mut Builder,
+        (sums, lanes): (&[Vec<Operand>], &LaneMap),
+        first_row: Operand,
+    ) -> Vec<[[Operand; 2]; 2]> {
+        let constants: Vec<Constants> =
+            (0..sums.len()).map(|shard| self.constants(b, (first_row, shard))).collect();
+        let of = self.block.main.problem.stack.and_then(|stack| stack.gate);
         let tokens: Vec<usize> =
             (0..lanes.d.tokens.len() / self.block.tile.splits as usize).collect();
         let blocks = tokens.chunks(2).map(|pair| {
-            let of_token = |b: &mut Builder, token: usize| -> [Operand; 2] {
-                let values = vec![sum(0, token), sum(1, token)];
-                let number = b.add(self.token, lanes.d.tokens[token]);
-                let mut read = |b: &mut Builder, operand| self.read(b, operand, number, &of_rows);
-                let ops = self.ops.iter();
-                let values = ops.fold(values, |values, op| op.apply(b, values, &mut read));
-                [values[0], values[1]]
+            let of_token = |b: &mut Builder, at: usize| -> [Operand; 2] {
+                let token = self.token(b, lanes.d.tokens[at]);
+                let finished = sums
+                    .iter()
+                    .zip(&constants)
+                    .map(|(sums, constants)| self.finished(b, (sums, lanes, at), token, constants));
+                let finished: Vec<Vec<Operand>> = finished.collect();
+                [0, 1].map(|row| {
+                    let Some(of) = of else { return finished[0][row] };
+                    let value = gate(b, of, finished[0][row], finished[sums.len() - 1][row]);
+                    let exists = self.exists(b, token);
+                    b.select(exists, value, 0.0f32)
+                })
             };
             let [even, odd] = [pair[0], pair[pair.len() - 1]].map(|token| of_token(b, token));
             [[even[0], odd[0]], [even[1], odd[1]]]
@@ -209,13 +346,14 @@ impl<'p, 'b> Finish<'p, 'b> {
         &self,
         b: &mut Builder,
         operand: EpilogueOperand,
-        token: Operand,
-        [channel_scale, bias]: &[Option<Vec<Operand>>; 2],
+        token: OfToken,
+        [channel_scale, bias]: &Constants,
     ) -> Vec<Operand> {
         let of_token = |b: &mut Builder| {
-            let there = b.less(token, self.m);
-            let mask = Some(Mask { condition: there, fill: 0.0f32.into() });
-            let from = self.block.io.x_scale.map(|buffer| Address::new(buffer, token));
+            let exists = self.exists(b, token);
+            let mask = Some(Mask { condition: exists, fill: 0.0f32.into() });
+            let row = self.block.rows.x_row(b, token.of, exists);
+            let from = self.block.io.x_scale.map(|buffer| Address::new(buffer, row));
             let load = |from| b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0];
             from.map(load).map(Operand::from).into_iter().collect()
         };

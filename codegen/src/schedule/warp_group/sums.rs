@@ -27,7 +27,7 @@ pub(super) struct Sums<'s> {
     unit: Option<f32>,
 }
 
-/// The sums of a segment of the only tile of rows.
+/// The sums of a segment of a tile of rows; tiles of rows take turns.
 struct Segment<'s> {
     registers: Vec<Reg>,
     /// The scales of the lane's rows; one if all rows share it, none if there are none.
@@ -38,6 +38,8 @@ struct Segment<'s> {
     places: Vec<[usize; 2]>,
     /// Steps of the product.
     steps: u32,
+    /// Segments of a stage, of all tiles of rows.
+    of_stage: u32,
 }
 
 impl<'s> Sums<'s> {
@@ -77,7 +79,10 @@ impl<'s> Sums<'s> {
             scales.iter().for_each(|&scale| b.set(scale, 0.0f32));
             let tokens = TokenScales::declare(b, stages, &lanes, rows.lane);
             let places = lanes.d.registers;
-            Segment { registers, scales, tokens, places, steps: block.main.segment_steps() }
+            let steps = block.main.segment_steps();
+            let of_tile = block.main.k_tile() / block.main.segment();
+            let of_stage = block.tile.row_tiles * of_tile;
+            Segment { registers, scales, tokens, places, steps, of_stage }
         });
         Self { total, segment, unit }
     }
@@ -88,10 +93,10 @@ impl<'s> Sums<'s> {
         number.is_multiple_of(steps).then_some(number / steps)
     }
 
-    /// Adds the segment before, and begins one with these scales of the lane's rows.
-    pub(super) fn begin(&self, b: &mut Builder, scales: Option<&Vec<Operand>>) {
+    /// Adds the segment before, and begins the one of this number with these scales of the lane's rows.
+    pub(super) fn begin(&self, b: &mut Builder, (number, scales): (u32, Option<&Vec<Operand>>)) {
         let Some(segment) = &self.segment else { return };
-        self.add(b, segment);
+        self.add(b, segment, self.tile_before(segment, number));
         for (&own, &scale) in segment.scales.iter().zip(scales.into_iter().flatten()) {
             b.set(own, scale);
         }
@@ -132,7 +137,7 @@ impl<'s> Sums<'s> {
     /// Waits for all products: the sums per tile of rows.
     pub(super) fn finish(self, b: &mut Builder) -> Vec<Vec<Operand>> {
         match &self.segment {
-            Some(segment) => self.add(b, segment),
+            Some(segment) => self.add(b, segment, self.tile_before(segment, 0)),
             None => b.push(Op::MatrixWait { pending: 0 }),
         }
         let mut value = |sum: Reg| match (self.unit, &self.segment) {
@@ -145,14 +150,21 @@ impl<'s> Sums<'s> {
         self.total.iter().map(|tile| tile.iter().map(|&sum| value(sum)).collect()).collect()
     }
 
-    /// sums += scale * segment, once its products are complete.
-    fn add(&self, b: &mut Builder, segment: &Segment<'_>) {
+    /// The tile of rows of the segment before the one of this number; before the first one of a stage comes the last one of
+    /// the stage before.
+    fn tile_before(&self, segment: &Segment<'_>, number: u32) -> usize {
+        let before = (number + segment.of_stage - 1) % segment.of_stage;
+        before as usize % self.total.len()
+    }
+
+    /// sums += scale * segment of a tile of rows, once its products are complete.
+    fn add(&self, b: &mut Builder, segment: &Segment<'_>, tile: usize) {
         let tokens = segment.tokens.as_ref().map(|tokens| &tokens.scales[..]);
         // Those of tokens have the only one of rows, if all rows share one.
         let of_rows =
             if tokens.is_some() && segment.scales.len() == 1 { &[] } else { &segment.scales[..] };
         b.push(Op::MatrixWait { pending: 0 });
-        let total = self.total.iter().flatten();
+        let total = self.total[tile].iter();
         let mut scales: BTreeMap<[usize; 2], Operand> = BTreeMap::new();
         for ((&sum, &part), &[row, token]) in total.zip(&segment.registers).zip(&segment.places) {
             let row = row.min(of_rows.len().saturating_sub(1));

@@ -18,7 +18,7 @@ use crate::schedule::dequantise::{ByRow, fragments};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
 
-/// The rows of a warp: its native tiles are a warp group's warps apart.
+/// The rows of a warp: its native tiles are a warp group's warps apart, or those of a matrix.
 pub(super) struct WarpRows {
     /// The number of the warp's group.
     pub(super) group: Operand,
@@ -38,9 +38,9 @@ pub(super) struct Weights<'p, 's> {
     at: [Operand; 2],
     /// Planes of a chunk.
     planes: u32,
-    /// Words of a plane, and of the native tiles of a warp group.
+    /// Words of a plane, and the distance of a warp's tiles of rows.
     plane: u32,
-    group: u32,
+    apart: u32,
     /// Per tile of rows and chunk, the words of this lane.
     words: Vec<Vec<Vec<Reg>>>,
     /// Whether a lane's own words are a fragment.
@@ -78,10 +78,10 @@ impl<'p, 's> Weights<'p, 's> {
         let of_tile = |_| (0..chunks).map(&mut array).collect();
         let words = (0..block.tile.row_tiles).map(of_tile).collect();
         let params = Params::declare(b, block, stages, rows);
-        let group = block.group_warps() * chunks * chunk;
+        let apart = block.tiles_apart() * chunks * chunk;
         let planes = chunk / plane;
         let codes = &stages.codes;
-        Self { main, codes, at, planes, plane, group, words, as_stored, params, table }
+        Self { main, codes, at, planes, plane, apart, words, as_stored, params, table }
     }
 
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
@@ -100,7 +100,7 @@ impl<'p, 's> Weights<'p, 's> {
             let planes = words[chunk as usize].chunks(VECTOR_WORDS as usize);
             for ((plane, words), &at) in (plane..).zip(planes).zip(at.iter().cycle()) {
                 let from = Address { index: at, ..first };
-                let from = from.plus(tile * self.group + plane * self.plane);
+                let from = from.plus(tile * self.apart + plane * self.plane);
                 match self.as_stored {
                     true => b.load_into(words, from, Width::B128, None, Cache::Default),
                     false => {

@@ -16,7 +16,10 @@ use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, Step, WorkspaceBytes};
 use crate::gpu::products::{ExpertRequest, Request, Stacked, StackedChoice};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{BufferRole, Count, KernelKey, Problem};
+use crate::source::{BufferRole, Count, KernelKey, Problem, Refusal};
+
+/// Slots of a token block that kernels of every schedule of matrix instructions take.
+const COMMON_SLOTS: u64 = 64;
 
 /// How a call says which experts its tokens meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -298,12 +301,24 @@ impl<E: Executor> GpuExpertLayer<E> {
             weighted: false,
             operand: operands[0],
         };
-        let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
-        let (product, slots) = (ExpertProduct::Down, Some(first.slots));
-        let down =
-            Stacked { product, shards: 1, slots, gate: None, operand: operands[1], ..gate_up };
-        let second = source.choose_stacked(&requests[1], &down, tokens)?;
-        Ok([(gate_up, first), (down, second)])
+        let of_slots = |slots: Option<u64>| {
+            let gate_up = Stacked { slots, ..gate_up };
+            let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
+            let (product, slots) = (ExpertProduct::Down, Some(first.slots));
+            let down =
+                Stacked { product, shards: 1, slots, gate: None, operand: operands[1], ..gate_up };
+            let second = source.choose_stacked(&requests[1], &down, tokens);
+            let both = second.map(|second| [(gate_up, first.clone()), (down, second)]);
+            Ok::<_, Refusal>((first.slots, both))
+        };
+        // The second product may have no kernel for as many slots as the first one takes.
+        match of_slots(None)? {
+            (COMMON_SLOTS.., Err(why)) => match of_slots(Some(COMMON_SLOTS)) {
+                Ok((_, Ok(choices))) => Ok(choices),
+                Ok((_, Err(_))) | Err(_) => Err(why.into()),
+            },
+            (_, choices) => Ok(choices?),
+        }
     }
 
     /// The launches of a call with so many tokens: the first way of [`Way::ALL`] that kernels take.

@@ -1,0 +1,538 @@
+//! Products over a stack of experts on warp groups: each pair's row has the bits that its expert's matrix alone
+//! gives, a gate in the epilogue those of the gate's own kernel, and nothing that is wrong in it stays unnoticed.
+
+use crate::kernels::mutation::{Place, gone, mutate};
+use crate::kernels::stacked::{Layer, Routing};
+use crate::kernels::tiles::WARP_GROUP;
+use quantloom_codegen::emit::ptx;
+use quantloom_codegen::ir::{
+    Binary, Compare, Extent, Kernel, MatrixOperand, Op, Operand, Special, TensorId, Verified,
+    verify,
+};
+use quantloom_codegen::schedule::warp_group::WarpGroupTile;
+use quantloom_codegen::schedule::{Chosen, Problem, Schedule, Stack, choose_stacked};
+use quantloom_codegen::target::target;
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::format::NUMBER_F32;
+use quantloom_dsl::{Activation, Scheme, parse};
+use quantloom_tests::sweep::Share;
+use quantloom_tests::tools::ptxas;
+
+/// Scales on weights and on sums, zero points, biases, scales of channels, codes of a table, groups of 32.
+const SCHEMES: [(&str, &str); 6] = [
+    (
+        "sym",
+        "weight: u4 - 8, scale: bf16 per 1x128, bias: f32, pack: u32 [k:8 | k, n], \
+         activation: bf16",
+    ),
+    (
+        "asym",
+        "weight: u4, zero: u4 per 1x128, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
+         activation: bf16",
+    ),
+    ("halves", "weight: u4 - 8, scale: f16 per 1x128, pack: u32 [k:8 | k, n], activation: f16"),
+    ("channels", "weight: i8, scale: f32 per channel, bias: f32, pack: [k, n], activation: bf16"),
+    (
+        "halves_of_64",
+        "weight: u4 - 8, scale: f16 per 1x64, pack: u32 [k:8 | k, n], activation: f16",
+    ),
+    ("powers", "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], activation: bf16"),
+];
+
+fn scheme((name, clauses): (&str, &str)) -> Scheme {
+    parse(&format!("{name} {{ {clauses} }}")).unwrap_or_else(|faults| panic!("{name}: {faults:?}"))
+}
+
+const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
+    let shards = match product {
+        ExpertProduct::GateUp => 2,
+        ExpertProduct::Down => 1,
+    };
+    Stack {
+        product,
+        experts,
+        shards,
+        top_k,
+        gate: None,
+        direct: false,
+        weighted: false,
+        operand: OperandOf::Row,
+    }
+}
+
+/// Whether scales multiply sums is the scheme's: f16 cannot multiply weights exactly.
+fn tile(name: &str, (tokens, groups, row_tiles, stages): (u32, u32, u32, u32)) -> WarpGroupTile {
+    let exact = name == "halves" || name == "halves_of_64";
+    WarpGroupTile { tokens, groups, row_tiles, stages, batch: 2, exact, ..WARP_GROUP }
+}
+
+/// The same kernel with so many blocks, which have several tiles each.
+fn of_blocks(kernel: &Kernel, blocks: u32) -> Verified<Kernel> {
+    let mut kernel = kernel.clone();
+    assert_eq!(kernel.launch.grid, [132, 1, 1].map(Extent::Constant));
+    kernel.launch.grid[0] = Extent::Constant(blocks);
+    verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"))
+}
+
+/// What is wrong with a product: in two orders of blocks and warps, with a tile a block and with several.
+fn check(layer: &Layer, tile: WarpGroupTile) {
+    let chosen = Chosen::WarpGroup(tile);
+    let kernel = layer.kernel(chosen, &layer.problem);
+    let mut first = None;
+    for (seed, blocks) in [(0, 132), (0, 2), (1, 3)] {
+        let run = layer.run(&of_blocks(&kernel, blocks), tile.tokens, seed);
+        let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+        assert_eq!(run.report.conflicts(), 0, "{}: {}", kernel.name, run.report);
+        match &first {
+            None => {
+                // A single matrix has no scales on the sums of two tiles of rows: one tile's are the same.
+                let row_tiles = if tile.exact { 1 } else { tile.row_tiles };
+                let alone = Chosen::WarpGroup(WarpGroupTile { row_tiles, ..tile });
+                let right = layer.compare(alone, &run);
+                right.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+                first = Some(run.y);
+            }
+            Some(first) => assert!(*first == run.y, "{}: other bits in another order", kernel.name),
+        }
+    }
+}
+
+/// Ragged rows and columns, one token, one expert for all, no pair with an expert; as many stages as k-tiles, fewer and
+/// more.
+#[test]
+fn products_are_right() {
+    let cases = [
+        (0, ExpertProduct::Down, (40, 264), (17, Routing::Random), (8, 2, 1, 3)),
+        (0, ExpertProduct::GateUp, (72, 520), (17, Routing::Random), (8, 1, 1, 4)),
+        (1, ExpertProduct::GateUp, (40, 392), (9, Routing::One), (16, 2, 1, 2)),
+        (2, ExpertProduct::Down, (136, 328), (9, Routing::Random), (16, 1, 1, 3)),
+        (4, ExpertProduct::Down, (136, 328), (9, Routing::Random), (16, 1, 2, 3)),
+        (3, ExpertProduct::GateUp, (40, 192), (1, Routing::Random), (8, 1, 2, 2)),
+        (3, ExpertProduct::Down, (264, 136), (33, Routing::Random), (32, 2, 2, 2)),
+        (5, ExpertProduct::GateUp, (40, 360), (33, Routing::One), (32, 1, 1, 5)),
+        (5, ExpertProduct::Down, (24, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
+    ];
+    for (of, product, shape, routed, block) in cases {
+        let (text, stack) = (SCHEMES[of], stack(product, 4, 3));
+        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 7).unwrap();
+        check(&layer, tile(text.0, block));
+    }
+}
+
+/// The gate in the epilogue gives the bits that its own kernel makes of the same tile's sums.
+#[test]
+fn a_gate_in_the_epilogue_is_the_gate_after_it() {
+    let gates = [
+        (0, Gate::Silu, (72, 264), (17, Routing::Random), (8, 2, 2, 3)),
+        (
+            1,
+            Gate::SwigluOai { alpha: 1.702, limit: 7.0 },
+            (40, 392),
+            (9, Routing::Random),
+            (16, 1, 2, 2),
+        ),
+        (3, Gate::Silu, (136, 192), (33, Routing::One), (32, 1, 2, 4)),
+        (2, Gate::Silu, (72, 328), (9, Routing::Random), (16, 1, 2, 3)),
+        (5, Gate::UngatedRelu2, (72, 264), (5, Routing::Random), (8, 1, 1, 3)),
+    ];
+    for (of, gate, shape, routed, block) in gates {
+        let text = SCHEMES[of];
+        let shards = gate.shards() as u32;
+        let stack = Stack { shards, ..stack(ExpertProduct::GateUp, 4, 3) };
+        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 9).unwrap();
+        let tile = tile(text.0, block);
+        let chosen = Chosen::WarpGroup(tile);
+        let alone = layer.kernel(chosen, &layer.problem);
+        let z = layer.run(&alone, tile.tokens, 0).unwrap_or_else(|why| panic!("{why}"));
+        let expected = layer.gated(z, gate, tile.tokens).unwrap_or_else(|why| panic!("{why}"));
+        let kernel = layer.kernel(chosen, &layer.of_stack(Some(gate), false));
+        for (seed, blocks) in [(0, 132), (1, 2)] {
+            let run = layer.run(&of_blocks(&kernel, blocks), tile.tokens, seed);
+            let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            assert!(run.y == expected, "{}", kernel.name);
+            assert_eq!(run.report.conflicts(), 0, "{}:\n{}", kernel.name, run.report);
+        }
+    }
+}
+
+/// Rows of pairs times their router weights.
+#[test]
+fn rows_are_weighted() {
+    let stack = stack(ExpertProduct::Down, 4, 3);
+    let routed = (9, Routing::Random);
+    let layer = Layer::draw(&scheme(SCHEMES[0]), "sm_90a", (40, 264), stack, routed, 4).unwrap();
+    let tile = tile("sym", (8, 2, 1, 3));
+    let chosen = Chosen::WarpGroup(tile);
+    let plain = layer.run(&layer.kernel(chosen, &layer.problem), tile.tokens, 0).unwrap();
+    let kernel = layer.kernel(chosen, &layer.weighted(false));
+    let run = layer.run(&of_blocks(&kernel, 3), tile.tokens, 0);
+    let run = run.unwrap_or_else(|why| panic!("{why}"));
+    assert!(run.y.words() == layer.with_weights(&plain, &run));
+}
+
+/// A mutation, and what it has seen of the operations before.
+type Mutation = fn(&mut Seen, &Place, &mut Op);
+
+/// What a mutation knows.
+#[derive(Default)]
+struct Seen {
+    /// The names of tensor maps.
+    maps: Vec<String>,
+    /// The matrix of the first copy.
+    matrix: Option<Operand>,
+    /// The places of the copies of a map in a stage.
+    offsets: Vec<u32>,
+    /// How many operations of the mutation's kind.
+    count: usize,
+}
+
+impl Seen {
+    fn is(&self, map: TensorId, name: &str) -> bool {
+        self.maps[map.0 as usize] == name
+    }
+}
+
+/// Whether the operation loads a part of the order: the count at 0, else experts and pairs.
+fn of_order(place: &Place, op: &Op, offset: u32) -> bool {
+    matches!(op, Op::Load { from, .. } if place.is(from.space, "slots") && from.offset == offset)
+}
+
+fn becomes(op: &mut Op, value: u32) {
+    if let [dst] = op.writes()[..] {
+        *op = Op::Copy { dst, a: value.into() };
+    }
+}
+
+/// The copies of a map are of matrix 0.
+fn of_matrix_0(name: &str, seen: &Seen, op: &mut Op) {
+    if let Op::TensorLoad { map, at, .. } = op
+        && seen.is(*map, name)
+        && let Some(matrix) = at.last_mut()
+    {
+        *matrix = 0u32.into();
+    }
+}
+
+/// Of every product.
+const OF_ALL: &[(&str, Mutation)] = &[
+    ("codes of expert 0", |seen, _, op| of_matrix_0("w_map", seen, op)),
+    ("scales of expert 0", |seen, _, op| of_matrix_0("param0_map", seen, op)),
+    ("biases of expert 0", |_, _, op| {
+        if matches!(op, Op::Binary { op: Binary::Mul, b: Operand::U32(72), .. }) {
+            becomes(op, 0);
+        }
+    }),
+    ("only the first token block", |_, place, op| {
+        if of_order(place, op, 0) {
+            becomes(op, 1);
+        }
+    }),
+    ("token blocks beyond those in use", |_, place, op| {
+        if of_order(place, op, 0)
+            && let [dst] = op.writes()[..]
+        {
+            *op = Op::Copy { dst, a: 16u32.into() };
+        }
+    }),
+    ("the tiles of another block", |_, _, op| {
+        if matches!(op, Op::Special { value: Special::Blocks(0), .. }) {
+            becomes(op, 2);
+        }
+    }),
+    ("the last stage of a tile is not released, or before it is read", |seen, _, op| {
+        // Of the consumers' releases the second one.
+        if *op == Op::WarpSync {
+            seen.count += 1;
+            if seen.count == 2 {
+                gone(op);
+            }
+        }
+    }),
+    ("the expert of the next token block", |seen, place, op| {
+        if of_order(place, op, 1)
+            && let Op::Load { from, .. } = op
+        {
+            seen.count += 1;
+            from.offset += u32::from(seen.count == 1);
+        }
+    }),
+    ("the pair of the slot beside", |seen, place, op| {
+        if of_order(place, op, 1)
+            && let Op::Load { from, .. } = op
+        {
+            seen.count += 1;
+            from.offset += u32::from(seen.count > 1);
+        }
+    }),
+    ("the order before earlier kernels end", |_, _, op| {
+        if *op == Op::GridWait {
+            gone(op);
+        }
+    }),
+];
+
+/// Where lanes copy rows of x.
+const OF_GATHERED: &[(&str, Mutation)] = &[
+    ("the row of the pair", |_, _, op| {
+        if let Op::Binary { dst, op: Binary::Div, a, b: Operand::U32(3) } = op {
+            *op = Op::Copy { dst: *dst, a: *a };
+        }
+    }),
+    ("one more expert a token", |_, _, op| {
+        if let Op::Binary { op: Binary::Div, b: b @ Operand::U32(3), .. } = op {
+            *b = 4u32.into();
+        }
+    }),
+    ("rows of slots without a pair are read", |_, place, op| match op {
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "x") => *mask = None,
+        _ => {}
+    }),
+    ("columns beyond K are read", |_, _, op| {
+        if let Op::Compare { dst, op: Compare::Less, b: Operand::U32(520), .. } = op {
+            *op = Op::Copy { dst: *dst, a: true.into() };
+        }
+    }),
+    ("vectors where they are without a swizzle", |_, _, op| {
+        if let Op::Binary { op: Binary::Rem | Binary::And, b: Operand::U32(7 | 8), .. } = op {
+            becomes(op, 0);
+        }
+    }),
+    ("rows that the async proxy does not see", |seen, _, op| {
+        // The consumers' fence is first.
+        if *op == Op::FenceAsync {
+            seen.count += 1;
+            if seen.count > seen.maps.iter().filter(|map| *map == "y_map").count() {
+                gone(op);
+            }
+        }
+    }),
+    ("a stage that arrives before its rows", |_, _, op| {
+        if let Op::CopyWait { pending } = op {
+            *pending += 1;
+        }
+    }),
+    ("no wait for rows", |_, _, op| {
+        if matches!(op, Op::CopyWait { .. }) {
+            gone(op);
+        }
+    }),
+    ("groups of copies that are not closed", |_, _, op| {
+        if *op == Op::CopyCommit {
+            gone(op);
+        }
+    }),
+    ("a warp that arrives before all of its lanes", |_, _, op| {
+        if *op == Op::WarpSync {
+            gone(op);
+        }
+    }),
+    ("stages that are filled while they are read", |_, place, op| {
+        if matches!(op, Op::MbarrierWait { .. }) && place.in_loop {
+            gone(op);
+        }
+    }),
+    ("fewer arrivals than warps", |_, _, op| {
+        if let Op::MbarrierInit { arrivals, .. } = op {
+            *arrivals -= 1;
+        }
+    }),
+    ("x of the other line", |_, _, op| {
+        if let Op::Matrix { b: MatrixOperand::Shared(x), .. } = op {
+            x.offset = 0;
+        }
+    }),
+];
+
+/// With rows of pairs, or of shards and slots.
+const OF_ROWS: &[(&str, Mutation)] =
+    &[("slots without a pair, and rows beyond N are stored", |_, place, op| match op {
+        Op::Store { to, mask, .. } if place.is(to.space, "y") => *mask = None,
+        _ => {}
+    })];
+
+/// With a gate in the epilogue.
+const OF_FUSED: &[(&str, Mutation)] = &[
+    ("the codes of gate for up", |seen, _, op| {
+        if let Op::TensorLoad { map, at, .. } = op
+            && seen.is(*map, "w_map")
+            && let Some(matrix) = at.last_mut()
+        {
+            *matrix = *seen.matrix.get_or_insert(*matrix);
+        }
+    }),
+    ("the scales of gate for up", |seen, _, op| {
+        if let Op::TensorLoad { map, at, .. } = op
+            && seen.is(*map, "param0_map")
+            && let Some(matrix) = at.last_mut()
+        {
+            *matrix = *seen.matrix.get_or_insert(*matrix);
+        }
+    }),
+    ("gate and up exchanged", |seen, _, op| {
+        if let Op::TensorLoad { to, map, .. } = op
+            && (seen.is(*map, "w_map") || seen.is(*map, "param0_map"))
+        {
+            let all =
+                [seen.offsets[2 * seen.count.min(1)], seen.offsets[2 * seen.count.min(1) + 1]];
+            to.offset = all[0] + all[1] - to.offset;
+            seen.count += usize::from(seen.is(*map, "w_map") && to.offset == all[0]);
+        }
+    }),
+    ("rows of slots without a pair are not 0", |_, _, op| {
+        if let Op::Select { condition, b: Operand::F32(0.0), .. } = op {
+            *condition = true.into();
+        }
+    }),
+    ("rows of token blocks that are not in use are not written", |_, place, op| match op {
+        Op::Store { to, values, .. }
+            if place.is(to.space, "y") && values.iter().all(|value| *value == Operand::U32(0)) =>
+        {
+            gone(op);
+        }
+        _ => {}
+    }),
+    ("lines of y that the store does not see", |seen, _, op| {
+        if *op == Op::FenceAsync {
+            seen.count += 1;
+            if seen.count == 1 {
+                gone(op);
+            }
+        }
+    }),
+];
+
+/// What is wrong with a kernel after a mutation; `None` if nothing is.
+fn wrong(
+    kernel: &Kernel,
+    mutation: Option<Mutation>,
+    right: &dyn Fn(&Verified<Kernel>) -> Result<(), String>,
+) -> Option<String> {
+    let mut kernel = kernel.clone();
+    if let Some(mutation) = mutation {
+        let maps: Vec<String> = kernel.tensors.iter().map(|map| map.name.clone()).collect();
+        let mut offsets = [Vec::new(), Vec::new()];
+        mutate(&mut kernel, |_, op| {
+            if let Op::TensorLoad { to, map, .. } = op {
+                match &maps[map.0 as usize][..] {
+                    "w_map" => offsets[0].push(to.offset),
+                    "param0_map" => offsets[1].push(to.offset),
+                    _ => {}
+                }
+            }
+        });
+        let mut seen = Seen { maps, offsets: offsets.concat(), ..Seen::default() };
+        if !mutate(&mut kernel, |place, op| mutation(&mut seen, place, op)) {
+            return None;
+        }
+    }
+    match verify(kernel) {
+        Ok(kernel) => right(&kernel).err(),
+        Err(refusals) => Some(refusals.to_string()),
+    }
+}
+
+fn all_found(
+    kernel: &Kernel,
+    mutations: &[(&str, Mutation)],
+    right: &dyn Fn(&Verified<Kernel>) -> Result<(), String>,
+) {
+    assert_eq!(wrong(kernel, None, right), None, "{}", kernel.name);
+    let found = |mutation: &Mutation| wrong(kernel, Some(*mutation), right).is_some();
+    let missed = mutations.iter().filter(|(_, mutation)| !found(mutation));
+    let missed: Vec<&str> = missed.map(|(what, _)| *what).collect();
+    assert!(missed.is_empty(), "{}: not found: {missed:?}", kernel.name);
+}
+
+/// A layer whose rows and columns no tile divides, and a tile whose ring is used again.
+fn mutated(product: ExpertProduct) -> (Layer, WarpGroupTile) {
+    let (routed, shape) = ((9, Routing::Random), (72, 520));
+    let layer = Layer::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 21);
+    (layer.unwrap(), tile("sym", (8, 1, 2, 3)))
+}
+
+#[test]
+fn mutations_are_found() {
+    for product in [ExpertProduct::GateUp, ExpertProduct::Down] {
+        let (layer, tile) = mutated(product);
+        let chosen = Chosen::WarpGroup(tile);
+        let right = |kernel: &_| {
+            let run = layer.run(kernel, tile.tokens, 1)?;
+            layer.compare(chosen, &run)
+        };
+        let kernel = of_blocks(&chosen.write(&layer.problem).unwrap(), 3);
+        let gathered = if product == ExpertProduct::GateUp { OF_GATHERED } else { &[] };
+        all_found(&kernel, &[OF_ALL, OF_ROWS, gathered].concat(), &right);
+    }
+}
+
+#[test]
+fn mutations_of_a_gate_in_the_epilogue_are_found() {
+    let (layer, tile) = mutated(ExpertProduct::GateUp);
+    let chosen = Chosen::WarpGroup(tile);
+    let z = layer.run(&layer.kernel(chosen, &layer.problem), tile.tokens, 0).unwrap();
+    let expected = layer.gated(z, Gate::Silu, tile.tokens).unwrap();
+    let right = |kernel: &_| {
+        let run = layer.run(kernel, tile.tokens, 1)?;
+        if run.y == expected { Ok(()) } else { Err("other bits".to_owned()) }
+    };
+    let kernel = of_blocks(&chosen.write(&layer.of_stack(Some(Gate::Silu), false)).unwrap(), 3);
+    all_found(&kernel, &[OF_ALL, OF_FUSED, OF_GATHERED].concat(), &right);
+}
+
+/// Layers whose kernels are assembled: the columns of x, the rows of a shard of the first product, experts, and how many
+/// of them a token has.
+const LAYERS: [(u32, u32, u32, u32); 3] =
+    [(2048, 768, 128, 8), (2880, 2880, 128, 4), (4096, 14_336, 8, 2)];
+
+/// What is chosen for large layers, and other tiles, without spills and without waits that the assembler adds.
+#[test]
+fn tiles_assemble() {
+    let share = Share::new(37, 8);
+    let Some(ptxas) = ptxas::find() else { return };
+    let (mut failed, mut number) = (Vec::new(), 0);
+    for (problem, slots) in SCHEMES.into_iter().flat_map(large) {
+        let chosen = choose_stacked(&problem, 1, Some(slots)).ok();
+        let chosen = chosen.and_then(|chosen| match chosen {
+            Chosen::WarpGroup(tile) => Some(tile),
+            _ => None,
+        });
+        let others = WarpGroupTile::candidates(&problem, slots);
+        for tile in chosen.into_iter().chain(others) {
+            number += 1;
+            if !share.takes(number) {
+                continue;
+            }
+            let kernel = verify(tile.build(&problem).unwrap()).unwrap();
+            let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
+            if !assembled.is_clean() {
+                failed.push(format!("{}:\n{}", kernel.name, assembled.report));
+            }
+        }
+    }
+    assert!(number > 200 && failed.is_empty(), "{number} tiles:\n{}", failed.join("\n"));
+}
+
+/// The products of large layers of a scheme, each with numbers of slots.
+fn large(text: (&str, &str)) -> Vec<(Problem, u32)> {
+    let (scheme, mut all) = (scheme(text), Vec::new());
+    let activation = &scheme.activations[0];
+    for (hidden, intermediate, experts, top_k) in LAYERS {
+        let products = [
+            (ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu)),
+            (ExpertProduct::GateUp, (intermediate, hidden), None),
+            (ExpertProduct::Down, (hidden, intermediate), None),
+        ];
+        for (product, shape, gate) in products {
+            let single = Problem::new(&scheme, activation, target("sm_90a").unwrap(), shape);
+            let output = match (gate, activation) {
+                (Some(_), Activation::Float(own)) => *own,
+                _ => NUMBER_F32,
+            };
+            let weighted = product == ExpertProduct::Down;
+            let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
+            let problem = single.unwrap().giving(output).unwrap().stacked(stack).unwrap();
+            all.extend([32, 64, 128].map(|slots| (problem.clone(), slots)));
+        }
+    }
+    all
+}
