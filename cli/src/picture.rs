@@ -88,11 +88,16 @@ fn value_formula(scheme: &Scheme) -> String {
         Code::Number(_) => "code[n, k]",
         Code::Codebook(_) => "table[code[n, k]]",
     };
-    let offset = match scheme.weight.offset {
+    let less_text = |offset: i32| match offset {
         0 => String::new(),
         offset if offset < 0 => format!(" + {}", -offset),
         offset => format!(" - {offset}"),
     };
+    let less = |number: String, offset: i32| match offset {
+        0 => number,
+        offset => format!("({number}{})", less_text(offset)),
+    };
+    let offset = less_text(scheme.weight.offset);
     let zero = match scheme.zero.map(|zero| zero.kind) {
         None => String::new(),
         Some(ZeroKind::Codes { plus, .. }) if plus != 0 => {
@@ -101,17 +106,22 @@ fn value_formula(scheme: &Scheme) -> String {
         Some(_) => format!(" - {}", at(Component::Zero)),
     };
     let mut value = match offset + &zero {
-        less if less.is_empty() => format!("w[n, k] = {code}"),
-        less => format!("w[n, k] = ({code}{less})"),
+        all if all.is_empty() => format!("w[n, k] = {code}"),
+        all => format!("w[n, k] = ({code}{all})"),
     };
     for (level, scale) in (0u8..).zip(&scheme.scales) {
         let sign = if scale.divide { '/' } else { '*' };
-        value += &format!(" {sign} {}", at(Component::Scale(level)));
+        value += &format!(" {sign} {}", less(at(Component::Scale(level)), scale.offset));
     }
-    if scheme.shift.is_some() {
-        value += &format!(" + {}", at(Component::Shift));
+    let factors = (0u8..).zip(&scheme.shifts);
+    let factors = factors.map(|(level, shift)| less(at(Component::Shift(level)), shift.offset));
+    match factors.collect::<Vec<_>>() {
+        factors if factors.is_empty() => value,
+        factors => {
+            let negative = scheme.shifts.iter().filter(|shift| shift.negative).count() % 2 == 1;
+            format!("{value} {} {}", if negative { '-' } else { '+' }, factors.join(" * "))
+        }
     }
-    value
 }
 
 /// What shares one scale, zero point or shift: each group once, with the components it is of.
@@ -119,7 +129,7 @@ fn groups(scheme: &Scheme) -> Vec<(Group, Vec<String>)> {
     let mut groups: Vec<(Group, Vec<String>)> = Vec::new();
     for component in scheme.components() {
         let granularity = match component {
-            Component::Scale(_) | Component::Zero | Component::Shift => {
+            Component::Scale(_) | Component::Zero | Component::Shift(_) => {
                 scheme.granularity(component)
             }
             _ => None,

@@ -352,7 +352,7 @@ fn stored_tensors_come_back() {
                 assert_eq!(weight.stored(native.component).unwrap(), bytes, "{name}: {part:?}");
             }
         }
-        let none = weight.stored(Component::Shift).unwrap_err();
+        let none = weight.stored(Component::Shift(0)).unwrap_err();
         assert!(matches!(none, ProductError::NotScheduled(_)), "{none}");
         let missing = device.prepare_stored(&layer.scheme, shape, &|_| None);
         assert!(matches!(missing, Err(ProductError::Pack(_))));

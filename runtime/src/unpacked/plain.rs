@@ -22,15 +22,22 @@ impl Unpacked {
         for (level, (scale, (part, _))) in (0u8..).zip(self.scheme.scales.iter().zip(&self.scales))
         {
             if let Some(number) = scale.stored_number() {
-                components.insert(Component::Scale(level), coded(number, &part.values));
+                let values: Vec<f64> =
+                    part.values.iter().map(|value| value + f64::from(scale.offset)).collect();
+                components.insert(Component::Scale(level), coded(number, &values));
             }
         }
         if let (Some(zero), Some(part)) = (self.scheme.zero, &self.zero) {
             let codes = part.values.iter().map(|value| zero.kind.encode(*value)).collect();
             components.insert(Component::Zero, codes);
         }
-        if let (Some(shift), Some(part)) = (self.scheme.shift, &self.shift) {
-            components.insert(Component::Shift, coded(shift.number, &part.values));
+        for (level, (shift, part)) in (0u8..).zip(self.scheme.shifts.iter().zip(&self.shifts)) {
+            let stored = |factor: &f64| {
+                let value = if shift.negative { -factor } else { *factor };
+                value + f64::from(shift.offset)
+            };
+            let values: Vec<f64> = part.values.iter().map(stored).collect();
+            components.insert(Component::Shift(level), coded(shift.number, &values));
         }
         if let Some(index) = &self.index {
             components.insert(Component::Index, index.clone());
