@@ -12,15 +12,20 @@ use quantloom_tools::check::{Subject, Verdict, check};
 /// Files that are one layer, `layer`, of 5 x 512, and the type of its tensor.
 const FILES: &[(&str, &str)] = &[
     ("iq4_nl", "IQ4_NL"),
+    ("iq4_xs", "IQ4_XS"),
     ("mxfp4", "MXFP4"),
     ("nvfp4", "NVFP4"),
     ("nvfp4_scaled", "NVFP4"),
     ("q1_0", "Q1_0"),
+    ("q2_k", "Q2_K"),
+    ("q3_k", "Q3_K"),
     ("q4_0", "Q4_0"),
     ("q4_0_bias", "Q4_0"),
     ("q4_1", "Q4_1"),
+    ("q4_k", "Q4_K"),
     ("q5_0", "Q5_0"),
     ("q5_1", "Q5_1"),
+    ("q5_k", "Q5_K"),
     ("q6_k", "Q6_K"),
     ("q8_0", "Q8_0"),
     ("tq2_0", "TQ2_0"),
@@ -34,8 +39,8 @@ fn every_file_is_listed() {
     assert_eq!(ours.count(), FILES.len() + 1);
 }
 
-/// The package rounds each operation to f32: `d * sc` and `d * q` of 11 and at most 8 bits are exact, so
-/// that it too rounds once, in the last operation.
+/// The package rounds each operation to f32: `d * sc`, `d * q` and `d * sc * q` of 11 and at most 13 bits are
+/// exact, and so is `dmin * m`, so that it too rounds once, in the last operation.
 #[test]
 fn every_weight_is_the_files_own() {
     let mut compared = 0;
@@ -57,7 +62,7 @@ fn every_weight_is_the_files_own() {
         }
         compared += 1;
     }
-    assert_eq!(compared, 13);
+    assert_eq!(compared, 18);
 }
 
 #[test]
