@@ -409,6 +409,9 @@ mod tests {
     const BITS: &str = "S { weight: codebook(-1, 1), shift: f16 per 1x128, scale: f16 per 1x128,
                             pack: u64 [k:64 | k, n], activation: f16 }";
 
+    const MINIMA: &str = "S { weight: u4, scale: u6 - 32 per 1x16, shift: -u6 + 1,
+                              shift: f16 per channel, pack: u8 [k:2 | k, n], activation: f16 }";
+
     fn drawn(text: &str) -> String {
         picture(&quantloom::dsl::parse(text).expect("a scheme"))
     }
@@ -462,6 +465,10 @@ mod tests {
             (RECORD, "byte 0 + 9K/16: n + 1"),
             (FP8, "element 0 + NK: e + 1"),
             (BITS, "w[n, k] = table[code[n, k]] * scale[n, k/128] + shift[n, k/128]"),
+            (
+                MINIMA,
+                "w[n, k] = code[n, k] * (scale[n, k/16] - 32) - (shift[n, k/16] + 1) * shift2[n]",
+            ),
         ];
         for (text, caption) in cases {
             assert!(drawn(text).contains(caption), "`{caption}` in {text}");

@@ -1,10 +1,12 @@
 //! GGUF files that llama.cpp's own package wrote and decoded: every weight to the bit, every product.
 
+use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{
     Access, Checkpoint, CheckpointFormat, GgufType, GgufValue, Options,
 };
 use quantloom_runtime::cpu::CpuDevice;
+use quantloom_runtime::gpu::GpuDevice;
 use quantloom_runtime::tensor::reals;
 use quantloom_tests::{Random, golden, golden_gguf};
 use quantloom_tools::check::{Subject, Verdict, check};
@@ -75,6 +77,19 @@ fn weights_and_products_pass_the_check() {
         for subject in [Subject::Weight, Subject::Product] {
             assert_eq!(of(subject).verdict, Verdict::Pass, "{name}: {findings:?}");
         }
+    }
+}
+
+/// Each file on one target, and each target: the rows of a product are folded there as on CPUs.
+#[test]
+fn products_on_simulated_gpus_pass_the_check() {
+    for (number, (name, _)) in FILES.iter().enumerate() {
+        let target = ["sm_90a", "gfx942", "wgsl"][number % 3];
+        let checkpoint = Checkpoint::open(golden_gguf(name)).unwrap();
+        let device = GpuDevice::new(Simulator::new(target).unwrap());
+        let findings = check(&checkpoint, &device);
+        let product = findings.iter().find(|finding| finding.subject == Subject::Product).unwrap();
+        assert_eq!(product.verdict, Verdict::Pass, "{name} on {target}: {findings:?}");
     }
 }
 
