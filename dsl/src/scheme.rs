@@ -204,11 +204,20 @@ impl ShiftLevel {
         if self.negative { -value } else { value }
     }
 
+    /// The stored number of a factor: the inverse of what decoding does after the number's type.
+    pub fn stored_value(&self, factor: f64) -> f64 {
+        with_offset(if self.negative { -factor } else { factor }, self.offset)
+    }
+
     /// The code whose factor is the nearest one.
     pub fn encode(&self, factor: f64) -> u32 {
-        let value = if self.negative { -factor } else { factor };
-        self.number.encode(value + f64::from(self.offset), Overflow::Saturate)
+        self.number.encode(self.stored_value(factor), Overflow::Saturate)
     }
+}
+
+/// The number that is stored for a value. Without an offset, -0 is -0.
+fn with_offset(value: f64, offset: i32) -> f64 {
+    if offset == 0 { value } else { value + f64::from(offset) }
 }
 
 /// The stored type of a scale level.
@@ -590,9 +599,14 @@ impl ScaleLevel {
         number.decode(code) - f64::from(self.offset)
     }
 
+    /// The stored number of what multiplies, or divides.
+    pub fn stored_value(&self, value: f64) -> f64 {
+        with_offset(value, self.offset)
+    }
+
     /// The code of type `number` whose number is the nearest one.
     pub fn encode(&self, number: Number, value: f64) -> u32 {
-        number.encode(value + f64::from(self.offset), Overflow::Saturate)
+        number.encode(self.stored_value(value), Overflow::Saturate)
     }
 
     /// The largest number of type `number`.

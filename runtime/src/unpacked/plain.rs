@@ -22,8 +22,8 @@ impl Unpacked {
         for (level, (scale, (part, _))) in (0u8..).zip(self.scheme.scales.iter().zip(&self.scales))
         {
             if let Some(number) = scale.stored_number() {
-                let values: Vec<f64> =
-                    part.values.iter().map(|value| value + f64::from(scale.offset)).collect();
+                let stored = part.values.iter().map(|value| scale.stored_value(*value));
+                let values: Vec<f64> = stored.collect();
                 components.insert(Component::Scale(level), coded(number, &values));
             }
         }
@@ -32,11 +32,8 @@ impl Unpacked {
             components.insert(Component::Zero, codes);
         }
         for (level, (shift, part)) in (0u8..).zip(self.scheme.shifts.iter().zip(&self.shifts)) {
-            let stored = |factor: &f64| {
-                let value = if shift.negative { -factor } else { *factor };
-                value + f64::from(shift.offset)
-            };
-            let values: Vec<f64> = part.values.iter().map(stored).collect();
+            let values: Vec<f64> =
+                part.values.iter().map(|factor| shift.stored_value(*factor)).collect();
             components.insert(Component::Shift(level), coded(shift.number, &values));
         }
         if let Some(index) = &self.index {
