@@ -79,6 +79,8 @@ fn levels_of_shifts_and_offsets_of_scales_are_folded() {
     };
     let book = "codebook(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)";
     let schemes = [
+        // The finest group is a level's of the shift.
+        scheme("u4", "scale: f16 per 1x64, shift: -u4 per 1x16, shift: f16 per 1x64", "f16"),
         scheme("u4", &minima(6, 32), "bf16"),
         scheme("u2", &minima(4, 16), "f16"),
         scheme("u3 - 4", "scale: u6 - 32 per 1x16, scale: f16 per 1x256", "f16"),
