@@ -88,11 +88,16 @@ fn value_formula(scheme: &Scheme) -> String {
         Code::Number(_) => "code[n, k]",
         Code::Codebook(_) => "table[code[n, k]]",
     };
-    let offset = match scheme.weight.offset {
+    let less_text = |offset: i32| match offset {
         0 => String::new(),
         offset if offset < 0 => format!(" + {}", -offset),
         offset => format!(" - {offset}"),
     };
+    let less = |number: String, offset: i32| match offset {
+        0 => number,
+        offset => format!("({number}{})", less_text(offset)),
+    };
+    let offset = less_text(scheme.weight.offset);
     let zero = match scheme.zero.map(|zero| zero.kind) {
         None => String::new(),
         Some(ZeroKind::Codes { plus, .. }) if plus != 0 => {
@@ -101,17 +106,22 @@ fn value_formula(scheme: &Scheme) -> String {
         Some(_) => format!(" - {}", at(Component::Zero)),
     };
     let mut value = match offset + &zero {
-        less if less.is_empty() => format!("w[n, k] = {code}"),
-        less => format!("w[n, k] = ({code}{less})"),
+        all if all.is_empty() => format!("w[n, k] = {code}"),
+        all => format!("w[n, k] = ({code}{all})"),
     };
     for (level, scale) in (0u8..).zip(&scheme.scales) {
         let sign = if scale.divide { '/' } else { '*' };
-        value += &format!(" {sign} {}", at(Component::Scale(level)));
+        value += &format!(" {sign} {}", less(at(Component::Scale(level)), scale.offset));
     }
-    if scheme.shift.is_some() {
-        value += &format!(" + {}", at(Component::Shift));
+    let factors = (0u8..).zip(&scheme.shifts);
+    let factors = factors.map(|(level, shift)| less(at(Component::Shift(level)), shift.offset));
+    match factors.collect::<Vec<_>>() {
+        factors if factors.is_empty() => value,
+        factors => {
+            let negative = scheme.shifts.iter().filter(|shift| shift.negative).count() % 2 == 1;
+            format!("{value} {} {}", if negative { '-' } else { '+' }, factors.join(" * "))
+        }
     }
-    value
 }
 
 /// What shares one scale, zero point or shift: each group once, with the components it is of.
@@ -119,7 +129,7 @@ fn groups(scheme: &Scheme) -> Vec<(Group, Vec<String>)> {
     let mut groups: Vec<(Group, Vec<String>)> = Vec::new();
     for component in scheme.components() {
         let granularity = match component {
-            Component::Scale(_) | Component::Zero | Component::Shift => {
+            Component::Scale(_) | Component::Zero | Component::Shift(_) => {
                 scheme.granularity(component)
             }
             _ => None,
@@ -399,6 +409,9 @@ mod tests {
     const BITS: &str = "S { weight: codebook(-1, 1), shift: f16 per 1x128, scale: f16 per 1x128,
                             pack: u64 [k:64 | k, n], activation: f16 }";
 
+    const MINIMA: &str = "S { weight: u4, scale: u6 - 32 per 1x16, shift: -u6 + 1,
+                              shift: f16 per channel, pack: u8 [k:2 | k, n], activation: f16 }";
+
     fn drawn(text: &str) -> String {
         picture(&quantloom::dsl::parse(text).expect("a scheme"))
     }
@@ -452,6 +465,10 @@ mod tests {
             (RECORD, "byte 0 + 9K/16: n + 1"),
             (FP8, "element 0 + NK: e + 1"),
             (BITS, "w[n, k] = table[code[n, k]] * scale[n, k/128] + shift[n, k/128]"),
+            (
+                MINIMA,
+                "w[n, k] = code[n, k] * (scale[n, k/16] - 32) - (shift[n, k/16] + 1) * shift2[n]",
+            ),
         ];
         for (text, caption) in cases {
             assert!(drawn(text).contains(caption), "`{caption}` in {text}");

@@ -79,6 +79,9 @@ fn the_device_arranges_columns_as_the_host_does() {
         ("zero: u4 per 1x32, scale: f16 per 1x32, index: i32", "f16"),
         ("zero: u8 per 1x128, scale: f16 per channel, index: i32", "f16"),
         ("shift: f16 per 1x32, scale: f16 per channel, index: i32", "f16"),
+        // Products of two levels are exact in f32; one sign, and two.
+        ("shift: -f16 per 1x32, shift: bf16 per 1x64, scale: f16 per 1x32", "f16"),
+        ("shift: -e4m3, shift: -f16 per channel, zero: u8, scale: f16 per 1x40", "bf16"),
     ] {
         let text =
             format!("s {{ weight: u4, {numbers}, pack: u32 [k:8 | k, n], activation: {x} }}");
@@ -352,10 +355,46 @@ fn stored_tensors_come_back() {
                 assert_eq!(weight.stored(native.component).unwrap(), bytes, "{name}: {part:?}");
             }
         }
-        let none = weight.stored(Component::Shift).unwrap_err();
+        let none = weight.stored(Component::Shift(0)).unwrap_err();
         assert!(matches!(none, ProductError::NotScheduled(_)), "{none}");
         let missing = device.prepare_stored(&layer.scheme, shape, &|_| None);
         assert!(matches!(missing, Err(ProductError::Pack(_))));
+    }
+}
+
+/// Numbers that follow from integers are computed by the host; a term of floats alone is not.
+#[test]
+fn levels_of_integers_are_packed_by_the_host() {
+    let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+    for (numbers, scale, correction) in [
+        (
+            "scale: u6 per 1x32, scale: f16 per 1x64, shift: -u6, shift: f16 per 1x64",
+            "host",
+            "host",
+        ),
+        ("scale: f16 per 1x32, shift: -u6, shift: f16 per 1x64", "device", "host"),
+        ("scale: u6 - 32 per 1x32, shift: f16", "host", "host"),
+        ("scale: f16 per 1x32, shift: -f16, shift: f16 per 1x64", "device", "device"),
+    ] {
+        let text =
+            format!("a {{ weight: u4, {numbers}, pack: u32 [k:8 | k, n], activation: bf16 }}");
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let layer = Stored::draw(&scheme, &scheme.activations[0], "sm_90a", (41, 192)).unwrap();
+        let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
+        let host = device.prepare(&scheme, &layer.unpacked).unwrap();
+        let weight = device.prepare_stored(&scheme, layer.unpacked.shape(), &stored).unwrap();
+        let explained = weight.explain(1);
+        for (buffer, by) in [("scale", scale), ("addend", correction)] {
+            let by = match by {
+                "host" => format!("{buffer}: packed by the host: "),
+                _ => format!("{buffer}: transformed on the device"),
+            };
+            assert!(explained.contains(&by), "{numbers}: {by} is not in\n{explained}");
+        }
+        assert_eq!(
+            host.native(BF16, Component::Code).unwrap(),
+            weight.native(BF16, Component::Code).unwrap()
+        );
     }
 }
 

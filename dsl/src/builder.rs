@@ -4,7 +4,7 @@ use crate::format::Number;
 use crate::lang::{Diagnostics, parse};
 use crate::layout::{Component, Layout};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, Shift, Store,
+    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, ShiftLevel, Store,
     WeightCode, Zero, default_layout, default_name,
 };
 
@@ -18,6 +18,7 @@ use crate::scheme::{
 /// let built = SchemeBuilder::new("W4A16G128", Code::Number(Number::Uint(4)), 8)
 ///     .scale(ScaleLevel {
 ///         number: ScaleType::Number(NUMBER_BF16),
+///         offset: 0,
 ///         group: Group::along_k(128),
 ///         divide: false,
 ///         rule: ScaleRule::amax(7.5),
@@ -48,7 +49,7 @@ impl SchemeBuilder {
             summary: String::new(),
             weight: WeightCode { code, offset },
             zero: None,
-            shift: None,
+            shifts: Vec::new(),
             scales: Vec::new(),
             index: None,
             stores: Vec::new(),
@@ -78,10 +79,10 @@ impl SchemeBuilder {
         self
     }
 
-    /// A shift per group.
+    /// The next coarser level of shifts.
     #[must_use]
-    pub fn shift(mut self, shift: Shift) -> Self {
-        self.scheme.shift = Some(shift);
+    pub fn shift(mut self, level: ShiftLevel) -> Self {
+        self.scheme.shifts.push(level);
         self
     }
 

@@ -21,11 +21,12 @@ pub struct ZeroPointCorrection {
 impl ZeroPointCorrection {
     /// Whether the correction of a scheme's weights can differ from 0.
     pub const fn needed(self, scheme: &Scheme) -> bool {
-        self.add != 0 || scheme.shift.is_some() || self.zero && scheme.zero.is_some()
+        self.add != 0 || !scheme.shifts.is_empty() || self.zero && scheme.zero.is_some()
     }
 
-    /// `shift - scale * (zero + add)`, without `zero` if decoding has subtracted it. `scale` is the
-    /// product of the group's levels; `zero` and `shift` are 0 if the scheme has none.
+    /// `shift - scale * (zero + add)`, without `zero` if decoding has subtracted it. `scale` and
+    /// `shift` are the products of the group's levels; `zero` and `shift` are 0 if the scheme has
+    /// none.
     pub fn value(self, scale: f64, zero: f64, shift: f64) -> f64 {
         let zero = if self.zero { zero } else { 0.0 };
         shift - scale * (zero + f64::from(self.add))

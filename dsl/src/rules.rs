@@ -5,6 +5,7 @@
 //! whole range, that is, includes the largest integer as a factor.
 
 use crate::format::Number;
+use crate::lang::offset_text;
 use crate::scheme::{ScaleLevel, ScaleRule, ScaleType, Scheme, WeightCode};
 use crate::{Activation, Code};
 
@@ -50,7 +51,7 @@ pub(crate) fn default_rules(
 fn largest_factor(level: &ScaleLevel) -> f64 {
     match level.number {
         ScaleType::Number(number @ (Number::Uint(_) | Number::Int(_))) if !level.divide => {
-            number.max().max(1.0)
+            level.most(number).max(1.0)
         }
         _ => 1.0,
     }
@@ -61,7 +62,7 @@ impl Scheme {
     /// codes, or a finer scale beyond its type. The rounding of a scale is not counted, except for
     /// e8m0. Empty if nothing is clipped.
     pub fn clipping(&self) -> Vec<String> {
-        let signed = self.zero.is_some() || self.shift.is_some();
+        let signed = self.zero.is_some() || !self.shifts.is_empty();
         let weight = Quantised {
             what: "weights",
             levels: &self.scales,
@@ -154,14 +155,15 @@ impl Quantised<'_> {
                 }
                 Some((
                     below,
-                    ScaleLevel { number: ScaleType::Number(number), divide: false, .. },
-                )) if steps > below * number.max() => {
+                    of @ ScaleLevel { number: ScaleType::Number(number), divide: false, .. },
+                )) if steps > below * of.most(*number) => {
                     return Some(format!(
-                        "{what}: by the rule of scale {} scale {at} is up to {}, and {number} holds up \
+                        "{what}: by the rule of scale {} scale {at} is up to {}, and {number}{} holds up \
                          to {}: larger ones are clipped",
                         at + 1,
                         steps / below,
-                        number.max()
+                        offset_text(of.offset),
+                        of.most(*number)
                     ));
                 }
                 _ => {}

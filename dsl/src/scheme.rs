@@ -1,9 +1,9 @@
 //! A quantisation scheme as a value.
 //!
 //! Meaning, for output row n and input column k (all reals exact, docs/scheme-language.md): `w[n,k]
-//! = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + shift`, and `y[m,n] = sum_k x~[m,k]
-//! * w[n,k] + bias[n]`, where `x~` is the activation, multiplied by its prescale and quantised as
-//!   declared.
+//! = (value(code[n,k]) - offset - zero) * s1 (* or /) s2 ... + t1 * t2 ...`, and `y[m,n] = sum_k
+//! x~[m,k] * w[n,k] + bias[n]`, where `x~` is the activation, multiplied by its prescale and
+//! quantised as declared.
 
 use crate::format::{Number, Overflow, exp2, floor_log2};
 use crate::layout::{
@@ -183,13 +183,41 @@ pub struct Zero {
     pub group: Group,
 }
 
-/// `shift: f16`: added to the product of code and scales.
+/// One level of shifts: `shift: -u6 per 1x32`. The product of all levels is added to the product of
+/// code and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shift {
+pub struct ShiftLevel {
     /// Stored type.
     pub number: Number,
-    /// The group that shares one shift.
+    /// Subtracted from the stored number. 0 for floats.
+    pub offset: i32,
+    /// Whether the level counts negative.
+    pub negative: bool,
+    /// The group that shares one number.
     pub group: Group,
+}
+
+impl ShiftLevel {
+    /// The factor that a stored code stands for.
+    pub fn decode(&self, code: u32) -> f64 {
+        let value = self.number.decode(code) - f64::from(self.offset);
+        if self.negative { -value } else { value }
+    }
+
+    /// The stored number of a factor: the inverse of what decoding does after the number's type.
+    pub fn stored_value(&self, factor: f64) -> f64 {
+        with_offset(if self.negative { -factor } else { factor }, self.offset)
+    }
+
+    /// The code whose factor is the nearest one.
+    pub fn encode(&self, factor: f64) -> u32 {
+        self.number.encode(self.stored_value(factor), Overflow::Saturate)
+    }
+}
+
+/// The number that is stored for a value. Without an offset, -0 is -0.
+fn with_offset(value: f64, offset: i32) -> f64 {
+    if offset == 0 { value } else { value + f64::from(offset) }
 }
 
 /// The stored type of a scale level.
@@ -273,6 +301,8 @@ impl ScaleRule {
 pub struct ScaleLevel {
     /// Stored type.
     pub number: ScaleType,
+    /// Subtracted from the stored number; 0 for floats, divisors and activations.
+    pub offset: i32,
     /// The group that shares one scale.
     pub group: Group,
     /// Whether the stored number is a divisor.
@@ -382,8 +412,8 @@ pub struct Scheme {
     pub weight: WeightCode,
     /// Zero point.
     pub zero: Option<Zero>,
-    /// Shift.
-    pub shift: Option<Shift>,
+    /// Shift levels, finest first.
+    pub shifts: Vec<ShiftLevel>,
     /// Scale levels, finest first.
     pub scales: Vec<ScaleLevel>,
     /// Type of the group index per k (act-order), if there is one.
@@ -416,7 +446,7 @@ impl Scheme {
             Component::Code => Group::along_k(1),
             Component::Scale(level) => self.scales.get(usize::from(level))?.group,
             Component::Zero => self.zero?.group,
-            Component::Shift => self.shift?.group,
+            Component::Shift(level) => self.shifts.get(usize::from(level))?.group,
             Component::Index | Component::Prescale => {
                 Group { rows: GroupSize::All, cols: GroupSize::Each(1) }
             }
@@ -441,7 +471,7 @@ impl Scheme {
             },
             Component::Scale(level) => self.scales.get(usize::from(level))?.stored_number(),
             Component::Zero => self.zero.map(|zero| zero.kind.number()),
-            Component::Shift => self.shift.map(|shift| shift.number),
+            Component::Shift(level) => Some(self.shifts.get(usize::from(level))?.number),
             Component::Index => self.index,
             Component::Bias => self.bias,
             Component::InputScale(level) => {
@@ -464,7 +494,9 @@ impl Scheme {
         let all = [Component::Code]
             .into_iter()
             .chain(levels(self.scales.len()).map(Component::Scale))
-            .chain([Component::Zero, Component::Shift, Component::Index, Component::Bias])
+            .chain([Component::Zero])
+            .chain(levels(self.shifts.len()).map(Component::Shift))
+            .chain([Component::Index, Component::Bias])
             .chain(levels(inputs).map(Component::InputScale))
             .chain([Component::InputZero, Component::Prescale]);
         all.filter(|component| self.granularity(*component).is_some()).collect()
@@ -498,7 +530,7 @@ impl Scheme {
         let counted = |component: &Component| {
             matches!(
                 component,
-                Component::Code | Component::Scale(_) | Component::Zero | Component::Shift
+                Component::Code | Component::Scale(_) | Component::Zero | Component::Shift(_)
             )
         };
         let share = |component: Component| {
@@ -561,6 +593,26 @@ impl ScaleLevel {
             ScaleType::InputDtype => None,
         }
     }
+
+    /// The number that a stored code of type `number` stands for: what multiplies, or divides.
+    pub fn decode(&self, number: Number, code: u32) -> f64 {
+        number.decode(code) - f64::from(self.offset)
+    }
+
+    /// The stored number of what multiplies, or divides.
+    pub fn stored_value(&self, value: f64) -> f64 {
+        with_offset(value, self.offset)
+    }
+
+    /// The code of type `number` whose number is the nearest one.
+    pub fn encode(&self, number: Number, value: f64) -> u32 {
+        number.encode(self.stored_value(value), Overflow::Saturate)
+    }
+
+    /// The largest number of type `number`.
+    pub fn most(&self, number: Number) -> f64 {
+        number.max() - f64::from(self.offset)
+    }
 }
 
 /// The default layout of a component: elements, with groups along k fastest.
@@ -582,7 +634,8 @@ pub fn default_name(component: Component) -> String {
         Component::Scale(0) => "weight_scale".to_owned(),
         Component::Scale(level) => format!("weight_scale_{}", level + 1),
         Component::Zero => "weight_zero_point".to_owned(),
-        Component::Shift => "weight_shift".to_owned(),
+        Component::Shift(0) => "weight_shift".to_owned(),
+        Component::Shift(level) => format!("weight_shift_{}", level + 1),
         Component::Index => "weight_g_idx".to_owned(),
         Component::Bias => "bias".to_owned(),
         Component::InputScale(0) => "input_scale".to_owned(),

@@ -69,6 +69,23 @@ fn a_coarser_level_leaves_an_integer_level_its_range() {
     assert!(zero > 40.0, "{zero} dB");
 }
 
+/// Integer levels of scales and minima lose little: the coarser levels leave them their range.
+#[test]
+fn minima_and_scales_may_be_integers() {
+    let float = sqnr("weight: u4, scale: f16 per 1x32, shift: f16");
+    for (scales, shifts) in [
+        ("u6 per 1x32, scale: f16 per 1x256", "-u6, shift: f16 per 1x256"),
+        ("u6 per 1x32, scale: f16 per 1x256", "-u6, shift: u8 per 1x256, shift: f32 per channel"),
+        ("f16 per 1x32", "u6 - 32, shift: f16 per 1x256"),
+    ] {
+        let ours = sqnr(&format!("weight: u4, scale: {scales}, shift: {shifts}"));
+        assert!(ours > float - 0.7, "{shifts}: {ours} dB, with floats {float}");
+    }
+    let float = sqnr("weight: u3 - 4, scale: f16 per 1x16");
+    let ours = sqnr("weight: u3 - 4, scale: u6 - 32 per 1x16, scale: f16 per 1x256");
+    assert!(ours > float - 0.7, "{ours} dB, with floats {float}");
+}
+
 /// An index names a group of every level, so that the largest groups decide.
 #[test]
 fn an_index_serves_levels_of_several_group_sizes() {

@@ -12,5 +12,6 @@ mod fragments;
 mod laws;
 mod notation;
 mod printing;
+mod shifts;
 mod tokens;
 mod zeros;

@@ -46,6 +46,13 @@ const GOOD: &[&str] = &[
         pack: u8 [code[0..4], k:2 | k, n], pack: u8 [code[4..6], k:4 | k, n],
         activation: f16,
     }",
+    "ShiftLevels {
+        weight: u4, scale: u6 - 32 per 1x16, scale: f16 per 1x256, shift: -u6 - 1 per 1x32,
+        shift: -f16 per 1x256 as \"minima\", shift: e4m3 + 0 per channel,
+        pack: for [k, n] { scale2, for [k/32:8] u8 [shift, pad 2], for [k/16:16] u8 [scale, pad 2],
+            [k:256] },
+        activation: f16,
+    }",
     "NvFp4 {
         weight: e2m1, scale: e4m3 per 1x16, scale: divide f32 per tensor,
         pack: u8 [k:2 | k, n],
@@ -112,7 +119,7 @@ fn schemes_print_back_to_themselves() {
     }
 }
 
-/// Only scale levels, and tensors of codes, have an order.
+/// Only levels, of scales and of shifts, and tensors of codes have an order.
 #[test]
 fn clauses_stand_in_any_order() {
     for text in GOOD {
@@ -125,7 +132,7 @@ fn clauses_stand_in_any_order() {
             let mut turned = clauses.to_vec();
             turned.rotate_left(turn);
             turned.reverse();
-            for ordered in ["    scale:", "    pack:"] {
+            for ordered in ["    scale:", "    shift:", "    pack:"] {
                 let mut same = clauses.iter().filter(|clause| clause.starts_with(ordered));
                 for place in turned.iter_mut().filter(|clause| clause.starts_with(ordered)) {
                     *place = same.next().unwrap_or(place);

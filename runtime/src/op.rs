@@ -279,7 +279,7 @@ pub(crate) fn same_weight(scheme: &Scheme, weight: &Unpacked) -> Result<(), Prod
         ("the weight's code type", own.weight != scheme.weight),
         ("the scales", own.scales != scheme.scales),
         ("the zero point", own.zero != scheme.zero),
-        ("the shift", own.shift != scheme.shift),
+        ("the shift", own.shifts != scheme.shifts),
         ("whether there is a bias", own.bias.is_some() != scheme.bias.is_some()),
         ("whether columns have an order", own.index.is_some() != scheme.index.is_some()),
         ("whether experts are stacked", own.experts.is_some() != scheme.experts.is_some()),

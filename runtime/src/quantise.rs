@@ -318,7 +318,8 @@ fn check_index(scheme: &Scheme, layer: &str, shape: Shape) -> Result<(), Quantis
     let Some(number) = scheme.index else { return Ok(()) };
     let groups = scheme.scales.iter().map(|scale| scale.group);
     let groups = groups.chain(scheme.zero.map(|zero| zero.group));
-    let groups = groups.chain(scheme.shift.map(|shift| shift.group)).map(|group| group.cols);
+    let groups =
+        groups.chain(scheme.shifts.iter().map(|shift| shift.group)).map(|group| group.cols);
     let groups = groups.filter(|cols| matches!(cols, GroupSize::Each(_)));
     let groups = groups.map(|cols| cols.elements(shape.k)).max().unwrap_or(1);
     let last = (groups - 1) as f64;

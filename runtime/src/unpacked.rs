@@ -137,7 +137,8 @@ pub struct Unpacked {
     values: Vec<f64>,
     scales: Vec<(GroupValues, bool)>,
     zero: Option<GroupValues>,
-    shift: Option<GroupValues>,
+    /// Per level, as factors.
+    shifts: Vec<GroupValues>,
     index: Option<Vec<u32>>,
     bias: Option<Vec<f64>>,
     input: StaticInput,
@@ -180,7 +181,7 @@ impl Unpacked {
         for (level, scale) in (0u8..).zip(&scheme.scales) {
             let component = Component::Scale(level);
             let part = source.part(component, &|code| {
-                scale.stored_number().map_or(f64::NAN, |number| number.decode(code))
+                scale.stored_number().map_or(f64::NAN, |number| scale.decode(number, code))
             })?;
             source.check_scales(component, &part.values, scale.divide)?;
             scales.push((part, scale.divide));
@@ -189,10 +190,10 @@ impl Unpacked {
             Some(zero) => Some(source.part(Component::Zero, &|code| zero.kind.decode(code))?),
             None => None,
         };
-        let shift = match scheme.shift {
-            Some(shift) => Some(source.part(Component::Shift, &|code| shift.number.decode(code))?),
-            None => None,
-        };
+        let mut shifts = Vec::new();
+        for (level, shift) in (0u8..).zip(&scheme.shifts) {
+            shifts.push(source.part(Component::Shift(level), &|code| shift.decode(code))?);
+        }
         let bias = match scheme.bias {
             Some(number) => Some(source.part(Component::Bias, &|code| number.decode(code))?.values),
             None => None,
@@ -204,7 +205,7 @@ impl Unpacked {
             values,
             scales,
             zero,
-            shift,
+            shifts,
             index: None,
             bias,
             input: source.input()?,
@@ -268,7 +269,7 @@ impl Unpacked {
             FoldedParameters { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
         for ((part, _), (value, divide)) in self.scales.iter().zip(group.scales) {
             // A shift is added after all levels.
-            let whole_row = part.granularity.cols == GroupSize::All && self.shift.is_none();
+            let whole_row = part.granularity.cols == GroupSize::All && self.shifts.is_empty();
             let into = if whole_row { &mut folded.factor } else { &mut folded.scale };
             *into = if divide { *into / value } else { *into * value };
         }
@@ -286,7 +287,7 @@ impl Unpacked {
     }
 
     fn grouped(&self) -> impl Iterator<Item = &GroupValues> {
-        self.scales.iter().map(|(part, _)| part).chain(&self.zero).chain(&self.shift)
+        self.scales.iter().map(|(part, _)| part).chain(&self.zero).chain(&self.shifts)
     }
 
     fn check_index(&self, index: &[u32]) -> Result<(), UnpackError> {
@@ -375,7 +376,9 @@ impl Unpacked {
         for (slot, (part, divide)) in scales.iter_mut().zip(&self.scales) {
             *slot = (self.value(part, expert, n, k), *divide);
         }
-        GroupParameters { zero: of(&self.zero), shift: of(&self.shift), scales }
+        let shifts = self.shifts.iter().map(|part| self.value(part, expert, n, k));
+        let shift = shifts.reduce(|product, factor| product * factor).unwrap_or(0.0);
+        GroupParameters { zero: of(&self.zero), shift, scales }
     }
 
     /// Dequantises rows `rows` of the stacked [E * N, K] weight, in parallel.
@@ -406,7 +409,7 @@ pub(crate) struct FoldedParameters {
     pub(crate) factor: f64,
     /// Zero point.
     pub(crate) zero: f64,
-    /// Shift.
+    /// Product of the shift's levels.
     pub(crate) shift: f64,
 }
 

@@ -187,7 +187,8 @@ pub fn parts(scheme: &Scheme, plain: &PlainCodes, index: Index) -> (f64, f64, f6
     let mut scale = 1.0;
     for (level, of) in (0u8..).zip(&scheme.scales) {
         let number = of.stored_number().expect("a weight's scale has a type");
-        let value = number.decode(element(scheme, plain, Component::Scale(level), index));
+        let stored = number.decode(element(scheme, plain, Component::Scale(level), index));
+        let value = stored - f64::from(of.offset);
         scale = if of.divide { scale / value } else { scale * value };
     }
     (code, zero, scale)

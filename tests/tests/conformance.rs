@@ -225,9 +225,12 @@ fn comparing_nothing_is_no_success() {
 /// The codes of an unpacked layer decode to the numbers of those that were packed.
 #[test]
 fn unpacked_layers_have_their_codes() {
+    let text = "s { weight: u4, scale: u6 - 32 per 1x16, scale: f16 per 1x256, shift: -u6 - 3,
+        shift: -f16 per 1x64, pack: [k, n], activation: f32 }";
+    let levels = parse(text).unwrap_or_else(|faults| panic!("{faults}"));
     let schemes = quantloom_kernels::catalogue().iter().filter(|scheme| scheme.experts.is_none());
     let mut compared = 0;
-    for scheme in schemes {
+    for scheme in schemes.chain([&levels]) {
         let shape = Shape::matrix(16, 384);
         if scheme.stores.iter().any(|store| scheme.bind(store, shape).is_err()) {
             continue;

@@ -1,10 +1,12 @@
 //! GGUF files that llama.cpp's own package wrote and decoded: every weight to the bit, every product.
 
+use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{
     Access, Checkpoint, CheckpointFormat, GgufType, GgufValue, Options,
 };
 use quantloom_runtime::cpu::CpuDevice;
+use quantloom_runtime::gpu::GpuDevice;
 use quantloom_runtime::tensor::reals;
 use quantloom_tests::{Random, golden, golden_gguf};
 use quantloom_tools::check::{Subject, Verdict, check};
@@ -12,15 +14,20 @@ use quantloom_tools::check::{Subject, Verdict, check};
 /// Files that are one layer, `layer`, of 5 x 512, and the type of its tensor.
 const FILES: &[(&str, &str)] = &[
     ("iq4_nl", "IQ4_NL"),
+    ("iq4_xs", "IQ4_XS"),
     ("mxfp4", "MXFP4"),
     ("nvfp4", "NVFP4"),
     ("nvfp4_scaled", "NVFP4"),
     ("q1_0", "Q1_0"),
+    ("q2_k", "Q2_K"),
+    ("q3_k", "Q3_K"),
     ("q4_0", "Q4_0"),
     ("q4_0_bias", "Q4_0"),
     ("q4_1", "Q4_1"),
+    ("q4_k", "Q4_K"),
     ("q5_0", "Q5_0"),
     ("q5_1", "Q5_1"),
+    ("q5_k", "Q5_K"),
     ("q6_k", "Q6_K"),
     ("q8_0", "Q8_0"),
     ("tq2_0", "TQ2_0"),
@@ -34,8 +41,8 @@ fn every_file_is_listed() {
     assert_eq!(ours.count(), FILES.len() + 1);
 }
 
-/// The package rounds each operation to f32: `d * sc` and `d * q` of 11 and at most 8 bits are exact, so
-/// that it too rounds once, in the last operation.
+/// The package rounds each operation to f32: `d * sc`, `d * q` and `d * sc * q` of 11 and at most 13 bits are
+/// exact, and so is `dmin * m`, so that it too rounds once, in the last operation.
 #[test]
 fn every_weight_is_the_files_own() {
     let mut compared = 0;
@@ -57,7 +64,7 @@ fn every_weight_is_the_files_own() {
         }
         compared += 1;
     }
-    assert_eq!(compared, 13);
+    assert_eq!(compared, 18);
 }
 
 #[test]
@@ -70,6 +77,19 @@ fn weights_and_products_pass_the_check() {
         for subject in [Subject::Weight, Subject::Product] {
             assert_eq!(of(subject).verdict, Verdict::Pass, "{name}: {findings:?}");
         }
+    }
+}
+
+/// Each file on one target, and each target: the rows of a product are folded there as on CPUs.
+#[test]
+fn products_on_simulated_gpus_pass_the_check() {
+    for (number, (name, _)) in FILES.iter().enumerate() {
+        let target = ["sm_90a", "gfx942", "wgsl"][number % 3];
+        let checkpoint = Checkpoint::open(golden_gguf(name)).unwrap();
+        let device = GpuDevice::new(Simulator::new(target).unwrap());
+        let findings = check(&checkpoint, &device);
+        let product = findings.iter().find(|finding| finding.subject == Subject::Product).unwrap();
+        assert_eq!(product.verdict, Verdict::Pass, "{name} on {target}: {findings:?}");
     }
 }
 

@@ -27,9 +27,14 @@ fn scheme(weight: &str, rest: &str, activation: &str) -> Scheme {
 /// Products of the schemes on the targets, in the range of seeds of one of them; a case is a scheme on a
 /// target.
 fn compared(schemes: &[Scheme], targets: &[&str]) {
-    let cases: Vec<_> = schemes.iter().flat_map(|s| targets.iter().map(move |t| (s, *t))).collect();
-    let share = Share::new(10, 2);
-    let cases: Vec<_> = share.of(cases.into_iter().enumerate());
+    all_compared(&Share::new(10, 2).of(cases(schemes, targets).into_iter().enumerate()));
+}
+
+fn cases<'s>(schemes: &'s [Scheme], targets: &[&'s str]) -> Vec<(&'s Scheme, &'s str)> {
+    schemes.iter().flat_map(|s| targets.iter().map(move |t| (s, *t))).collect()
+}
+
+fn all_compared(cases: &[(usize, (&Scheme, &str))]) {
     let wrong = cases.par_iter().filter_map(|(number, (scheme, target))| {
         let seeds = vec![*number as u64 % 6];
         let suite = Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds, every: 1 };
@@ -60,6 +65,56 @@ fn a_zero_point_beside_a_shift_is_taken_off_once() {
         }
     }
     compared(&schemes, &["sm_90a", "gfx942", "wgsl"]);
+}
+
+/// The product of a shift's levels is a term of the sum of x, with its sign; a scale of integers has its
+/// offset subtracted. Segments of 16 and of 32 columns, groups of odd sizes, a level of the whole row.
+#[test]
+fn levels_of_shifts_and_offsets_of_scales_are_folded() {
+    let minima = |bits: u32, columns: u32| {
+        format!(
+            "scale: u{bits} per 1x{columns}, scale: f16 per 1x256, shift: -u{bits}, \
+             shift: f16 per 1x256"
+        )
+    };
+    let book = "codebook(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)";
+    let schemes = [
+        // The finest group is a level's of the shift.
+        scheme("u4", "scale: f16 per 1x64, shift: -u4 per 1x16, shift: f16 per 1x64", "f16"),
+        scheme("u4", &minima(6, 32), "bf16"),
+        scheme("u2", &minima(4, 16), "f16"),
+        scheme("u3 - 4", "scale: u6 - 32 per 1x16, scale: f16 per 1x256", "f16"),
+        scheme(book, "scale: u6 - 32 per 1x32, scale: f16 per 1x256", "bf16"),
+        scheme(
+            "u4",
+            "scale: i4 + 9 per 1x24, shift: u3 - 7 per 1x40, shift: -f32 per channel",
+            "bf16",
+        ),
+        scheme("i8", "scale: f16 per 1x32, zero: u8, shift: -f16, shift: -e4m3 per 1x64", "f16"),
+        scheme(
+            "i4",
+            "scale: u6 - 32 per 1x32, scale: f32 per channel, shift: -u6, shift: f32 per channel",
+            "i8 { scale: f32 per token }",
+        ),
+    ];
+    // Each of them on some target, and each target.
+    let targets = ["sm_90a", "gfx942", "wgsl"];
+    let cases = cases(&schemes, &targets).into_iter().enumerate();
+    let cases = cases.filter(|(number, _)| (number + number / 3) % 3 == 0);
+    all_compared(&cases.collect::<Vec<_>>());
+    compared(&schemes, &TARGETS);
+    let cpu = CpuDevice::best();
+    for scheme in &schemes {
+        let suite = Suite {
+            shapes: SHAPES.to_vec(),
+            tokens: TOKENS.to_vec(),
+            seeds: (0..6).collect(),
+            every: 1,
+        };
+        let done = suite.run(scheme, &[&cpu], &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{scheme}\n{failure}"));
+        assert!(done.not_scheduled.is_empty() && done.products >= 36, "{scheme}\n{done:?}");
+    }
 }
 
 /// The constant added to stored zero points may make them too large for the integers that 16 bits

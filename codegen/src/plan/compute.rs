@@ -243,7 +243,7 @@ fn asymmetric(activation: &Activation) -> bool {
 /// Whether codes that are no integers are looked up as integers: nothing else is added to them.
 fn table_integers(scheme: &Scheme) -> bool {
     scheme.zero.is_none()
-        && scheme.shift.is_none()
+        && scheme.shifts.is_empty()
         && scheme.weight.offset == 0
         && TableIntegers::of(&scheme.weight.code).is_some()
 }
@@ -328,7 +328,7 @@ fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: 
     let codes = weight.code == Code::Number(product.weight.number())
         && weight.offset == 0
         && x.code == product.activation.number();
-    let alone = scheme.zero.is_none() && scheme.shift.is_none() && scheme.index.is_none();
+    let alone = scheme.zero.is_none() && scheme.shifts.is_empty() && scheme.index.is_none();
     let mut levels = scheme.scales.iter().filter(|level| of_columns(level));
     let of_weight = levels.next().is_some_and(taken) && levels.next().is_none();
     let of_x =

@@ -45,7 +45,7 @@ pub fn product_name(scheme: &Scheme, activation: &Activation) -> String {
         Code::Codebook(values) => format!("book{}", values.len().ilog2()),
     };
     let zero = if scheme.zero.is_some() { "z" } else { "" };
-    let shift = if scheme.shift.is_some() { "s" } else { "" };
+    let shift = if scheme.shifts.is_empty() { "" } else { "s" };
     let scales: String = scheme
         .scales
         .iter()

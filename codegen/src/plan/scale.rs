@@ -89,7 +89,7 @@ impl ScalePlan {
         let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
         let by_segment = if decodes { Place::Weight } else { Place::Segment };
         // A shift is added after the scales: a per-channel scale would multiply it too.
-        let at_the_end = if scheme.shift.is_some() { by_segment } else { Place::Epilogue };
+        let at_the_end = if scheme.shifts.is_empty() { Place::Epilogue } else { by_segment };
         let place = |cols: GroupSize, by_segment: Place, at_the_end: Place| match cols {
             GroupSize::All => at_the_end,
             GroupSize::Each(_) => by_segment,
@@ -111,7 +111,7 @@ impl ScalePlan {
                 quantiser.scales.iter().map(level).collect()
             }
         };
-        let corrects_by_group = scheme.zero.is_some() || scheme.shift.is_some();
+        let corrects_by_group = scheme.zero.is_some() || !scheme.shifts.is_empty();
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
         let folded = FoldedScale::new(scheme, &input, &levels, dequant);
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
@@ -143,7 +143,7 @@ impl FoldedScale {
         let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
         let (Some((level, plan)), None) = (segments.next(), segments.next()) else { return None };
         let alone =
-            scheme.zero.is_none() && scheme.shift.is_none() && !input.iter().any(by_segment);
+            scheme.zero.is_none() && scheme.shifts.is_empty() && !input.iter().any(by_segment);
         let sorted = scheme.index.is_some();
         let scale = &scheme.scales[level];
         let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols)
@@ -189,7 +189,7 @@ pub(super) fn segment(scheme: &Scheme, activation: &Activation) -> Option<u32> {
     };
     let groups = scheme.scales.iter().chain(scales).map(|scale| scale.group.cols);
     let groups = groups.chain(scheme.zero.map(|zero| zero.group.cols));
-    let groups = groups.chain(scheme.shift.map(|shift| shift.group.cols));
+    let groups = groups.chain(scheme.shifts.iter().map(|shift| shift.group.cols));
     let segment = groups.fold(0, |segment, cols| match cols {
         GroupSize::Each(cols) => gcd(segment, cols),
         GroupSize::All => segment,

@@ -139,8 +139,8 @@ impl Arranged {
 fn weight_groups(scheme: &Scheme) -> BTreeSet<u32> {
     let scales = scheme.scales.iter().map(|scale| scale.group);
     let zero = scheme.zero.map(|zero| zero.group);
-    let shift = scheme.shift.map(|shift| shift.group);
-    sizes(scales.chain(zero).chain(shift).map(|group| group.cols))
+    let shifts = scheme.shifts.iter().map(|shift| shift.group);
+    sizes(scales.chain(zero).chain(shifts).map(|group| group.cols))
 }
 
 /// Sizes of the groups of x along K.
@@ -174,9 +174,7 @@ fn regrouped(scheme: &Scheme, activation: &Activation, segment: u32) -> (Scheme,
     if let Some(zero) = &mut scheme.zero {
         shorten(&mut zero.group.cols);
     }
-    if let Some(shift) = &mut scheme.shift {
-        shorten(&mut shift.group.cols);
-    }
+    scheme.shifts.iter_mut().for_each(|shift| shorten(&mut shift.group.cols));
     if let Activation::Quantised(quantiser) = &mut activation {
         quantiser.scales.iter_mut().for_each(|scale| shorten(&mut scale.group.cols));
     }

@@ -4,12 +4,15 @@
 use super::bit_coverage::{BitCoverage, CoverageError};
 use super::diagnostic::{Diagnostic, Span};
 use super::layouts::LayoutSyntax;
-use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored, levels};
+use super::print::offset_text;
+use super::syntax::{
+    ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, ShiftSyntax, Stored, levels,
+};
 use crate::format::Number;
 use crate::layout::{Component, Field, GroupSize, Shape, Stepped};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, ScaleRule, ScaleType, Scheme, Shift, Store, Zero,
-    default_layout, default_name,
+    Accumulate, Activation, Arithmetic, Code, ScaleRule, ScaleType, Scheme, ShiftLevel, Store,
+    Zero, default_layout, default_name,
 };
 
 /// Builds the scheme and reports every error.
@@ -25,7 +28,7 @@ pub fn check(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) -> Option<Sche
 }
 
 /// Clauses that may occur more than once.
-const REPEATED: &[&str] = &["scale", "pack"];
+const REPEATED: &[&str] = &["scale", "shift", "pack"];
 
 fn duplicates(syntax: &SchemeSyntax, faults: &mut Vec<Diagnostic>) {
     for (position, (clause, span)) in syntax.clauses.iter().enumerate() {
@@ -96,14 +99,19 @@ impl<'a> Checker<'a> {
             let group = self.group_of(group.or(first_group), "zero", span)?;
             Some(Zero { kind, group })
         });
-        let shift = self.find(|clause| match clause {
-            Clause::Shift { number, group, .. } => Some((*number, *group)),
-            _ => None,
-        });
-        let shift = shift.and_then(|((number, group), span)| {
+        let clauses = self.syntax.clauses.iter();
+        let shifts: Vec<(&ShiftSyntax, Span)> = clauses
+            .filter_map(|(clause, span)| match clause {
+                Clause::Shift(shift) => Some((shift, *span)),
+                _ => None,
+            })
+            .collect();
+        let shifts = shifts.into_iter().filter_map(|(shift, span)| {
+            let ShiftSyntax { number, offset, negative, group, .. } = *shift;
             let group = self.group_of(group.or(first_group), "shift", span)?;
-            Some(Shift { number, group })
+            Some(ShiftLevel { number, offset, negative, group })
         });
+        let shifts = shifts.collect();
         let activations: Vec<Activation> = self
             .find(|clause| match clause {
                 Clause::Activation(list) => Some(list),
@@ -118,7 +126,7 @@ impl<'a> Checker<'a> {
             scales: levels(scales.into_iter(), &weight, asymmetric),
             weight,
             zero,
-            shift,
+            shifts,
             index: self
                 .find(|clause| match clause {
                     Clause::Index { number, .. } => Some(*number),
@@ -201,7 +209,7 @@ impl<'a> Checker<'a> {
                 self.push(scheme, Component::Code, Some(layout), name.as_ref(), usual);
             }
         }
-        let mut level = 0;
+        let (mut level, mut shift_level) = (0u8, 0u8);
         let mut parts: Vec<(Component, &'a Stored)> = Vec::new();
         for (clause, _) in clauses {
             match clause {
@@ -210,7 +218,10 @@ impl<'a> Checker<'a> {
                     level = level.saturating_add(1);
                 }
                 Clause::Zero { stored, .. } => parts.push((Component::Zero, stored)),
-                Clause::Shift { stored, .. } => parts.push((Component::Shift, stored)),
+                Clause::Shift(shift) => {
+                    parts.push((Component::Shift(shift_level), &shift.stored));
+                    shift_level = shift_level.saturating_add(1);
+                }
                 Clause::Index { stored, .. } => parts.push((Component::Index, stored)),
                 Clause::Bias { stored, .. } => parts.push((Component::Bias, stored)),
                 Clause::Prescale { stored, .. } => parts.push((Component::Prescale, stored)),
@@ -289,11 +300,7 @@ impl<'a> Checker<'a> {
                     "a group index, but no scale, zero point or shift varies along k",
                     "give the scale a group along k, `per 1x128`, or remove the index",
                 ),
-                Clause::Shift { number, .. } if !matches!(number, Number::Float(_)) => self.fault(
-                    *span,
-                    format!("a shift of type {number}"),
-                    "a shift is a float, `shift: f16`",
-                ),
+                Clause::Shift(shift) => self.shift_rules(shift, *span),
                 Clause::Prescale { .. } if scheme.experts.is_some() => self.fault(
                     *span,
                     "a prescale with stacked experts",
@@ -306,6 +313,19 @@ impl<'a> Checker<'a> {
         }
         if scheme.scales.len() > 8 {
             self.fault(self.syntax.span, "more than 8 scale levels", "merge some of them");
+        }
+        if scheme.shifts.len() > 8 {
+            self.fault(self.syntax.span, "more than 8 shift levels", "merge some of them");
+        }
+        let integer = |shift: &ShiftLevel| !shift.number.is_float();
+        if !scheme.shifts.is_empty() && scheme.shifts.iter().all(integer) {
+            let first = self.find(|clause| matches!(clause, Clause::Shift(_)).then_some(()));
+            self.fault(
+                first.map_or(self.syntax.span, |(_, span)| span),
+                "a shift of integers alone",
+                "add the level that they are multiplied with, `shift: f16 per 1x256`; a zero point in \
+                 units of codes is `zero`",
+            );
         }
     }
 
@@ -337,16 +357,50 @@ impl<'a> Checker<'a> {
         if scale.fixed {
             self.fault(span, "every weight scale is stored", "remove `static`");
         }
-        self.scale_is_positive(scale.number, span);
+        if let ScaleType::Number(number) = scale.number {
+            self.offset_of_integer(number, scale.offset, span);
+        }
+        if scale.divide && scale.offset != 0 {
+            self.fault(
+                span,
+                "an offset of a scale that divides",
+                "a divisor of 0 has no meaning; remove the offset, or multiply",
+            );
+        }
+        self.scale_is_positive(scale, span);
         self.range_needs_zero(scale.rule, asymmetric, span);
     }
 
-    /// No scale can be chosen in a type of nothing above 0: `i1`, `e1m0fn`.
-    fn scale_is_positive(&mut self, number: ScaleType, span: Span) {
-        if let ScaleType::Number(number) = number
-            && number.max() <= 0.0
+    fn shift_rules(&mut self, shift: &ShiftSyntax, span: Span) {
+        let ShiftSyntax { number, offset, .. } = *shift;
+        if number == Number::E8m0 {
+            self.fault(
+                span,
+                format!("a shift of type {number}"),
+                "a level of a shift is a float with a sign, `shift: f16`, or an integer",
+            );
+        }
+        self.offset_of_integer(number, offset, span);
+    }
+
+    /// Floats have a sign, and powers of two none at all.
+    fn offset_of_integer(&mut self, number: Number, offset: i32, span: Span) {
+        if offset != 0 && !matches!(number, Number::Uint(_) | Number::Int(_)) {
+            self.fault(
+                span,
+                format!("an offset of a number of type {number}"),
+                "only integers have an offset, `u6 - 32`; remove it",
+            );
+        }
+    }
+
+    /// No scale can be chosen in a type of nothing above 0: `i1`, `e1m0fn`, `u4 - 15`.
+    fn scale_is_positive(&mut self, scale: &ScaleSyntax, span: Span) {
+        if let ScaleType::Number(number) = scale.number
+            && number.max() - f64::from(scale.offset) <= 0.0
         {
-            let text = format!("no number of {number} is larger than 0, and so none is a scale");
+            let name = format!("{number}{}", offset_text(scale.offset));
+            let text = format!("no number of {name} is larger than 0, and so none is a scale");
             self.fault(span, text, "take a type with more bits");
         }
     }
@@ -422,7 +476,14 @@ impl<'a> Checker<'a> {
                         "the number of tokens is known only at run time; use `per tensor`",
                     );
                 }
-                self.scale_is_positive(scale.number, *span);
+                if scale.offset != 0 {
+                    self.fault(
+                        *span,
+                        "an offset of an activation's scale",
+                        "only a weight's scales have an offset; remove it",
+                    );
+                }
+                self.scale_is_positive(scale, *span);
                 self.range_needs_zero(scale.rule, zero.is_some(), *span);
             }
         }
@@ -551,5 +612,5 @@ fn grouped(scheme: &Scheme) -> bool {
     let along_k = |cols: GroupSize| matches!(cols, GroupSize::Each(_));
     scheme.scales.iter().any(|scale| along_k(scale.group.cols))
         || scheme.zero.is_some_and(|zero| along_k(zero.group.cols))
-        || scheme.shift.is_some_and(|shift| along_k(shift.group.cols))
+        || scheme.shifts.iter().any(|shift| along_k(shift.group.cols))
 }

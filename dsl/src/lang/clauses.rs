@@ -5,7 +5,7 @@ use super::diagnostic::{Diagnostic, Span};
 use super::layouts;
 use super::lex::{Token, TokenKind};
 use super::reader::{Parsed, Reader, nearest};
-use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, Stored};
+use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, ShiftSyntax, Stored};
 use crate::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use crate::layout::{Component, GroupSize};
 use crate::scheme::{
@@ -49,8 +49,15 @@ pub(super) fn parse(
             return Some(syntax);
         }
         let (start, position) = (reader.span(), reader.position());
-        let levels = syntax.clauses.iter().filter(|(c, _)| matches!(c, Clause::Scale(_))).count();
-        match clause(&mut reader, u8::try_from(levels).unwrap_or(u8::MAX)) {
+        let count = |is: fn(&Clause) -> bool| {
+            let levels = syntax.clauses.iter().filter(|(clause, _)| is(clause)).count();
+            u8::try_from(levels).unwrap_or(u8::MAX)
+        };
+        let levels = Levels {
+            scales: count(|clause| matches!(clause, Clause::Scale(_))),
+            shifts: count(|clause| matches!(clause, Clause::Shift(_))),
+        };
+        match clause(&mut reader, levels) {
             Ok(clause) => syntax.clauses.push((clause, reader.since(start))),
             Err((keyword, fault)) => {
                 let at = fault.span;
@@ -97,8 +104,14 @@ fn header(reader: &mut Reader<'_>) -> Parsed<SchemeSyntax> {
 
 type Broken = (Option<&'static str>, Diagnostic);
 
-/// `level` is the number of scale clauses before this one.
-fn clause(reader: &mut Reader<'_>, level: u8) -> Result<Clause, Broken> {
+/// How many levels are written before a clause.
+#[derive(Clone, Copy)]
+struct Levels {
+    scales: u8,
+    shifts: u8,
+}
+
+fn clause(reader: &mut Reader<'_>, levels: Levels) -> Result<Clause, Broken> {
     let (word, span) = reader.word("a clause").map_err(|fault| (None, fault))?;
     let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == word) else {
         let fault = Diagnostic::new(span, format!("unknown clause `{word}`"));
@@ -111,20 +124,23 @@ fn clause(reader: &mut Reader<'_>, level: u8) -> Result<Clause, Broken> {
         let meant = near.and_then(|near| KEYWORDS.iter().find(|keyword| **keyword == near));
         return Err((meant.copied(), fault.help(help)));
     };
-    body(reader, keyword, level).map_err(|fault| (Some(*keyword), fault))
+    body(reader, keyword, levels).map_err(|fault| (Some(*keyword), fault))
 }
 
-fn body(reader: &mut Reader<'_>, keyword: &str, level: u8) -> Parsed<Clause> {
+fn body(reader: &mut Reader<'_>, keyword: &str, levels: Levels) -> Parsed<Clause> {
     reader.mark(':', "after the clause's name")?;
     match keyword {
         "weight" => weight(reader).map(Clause::Weight),
         "zero" => zero(reader),
         "shift" => {
+            let negative = reader.take_mark('-');
             let number = number(reader)?;
+            let offset = offset(reader)?;
             let group = optional_group(reader)?;
-            Ok(Clause::Shift { number, group, stored: stored(reader, Component::Shift)? })
+            let stored = stored(reader, Component::Shift(levels.shifts))?;
+            Ok(Clause::Shift(ShiftSyntax { number, offset, negative, group, stored }))
         }
-        "scale" => scale(reader, Component::Scale(level)).map(Clause::Scale),
+        "scale" => scale(reader, Component::Scale(levels.scales)).map(Clause::Scale),
         "index" => {
             let number = number(reader)?;
             Ok(Clause::Index { number, stored: stored(reader, Component::Index)? })
@@ -198,6 +214,11 @@ fn weight(reader: &mut Reader<'_>) -> Parsed<WeightCode> {
     } else {
         Code::Number(code_type(reader)?)
     };
+    Ok(WeightCode { code, offset: offset(reader)? })
+}
+
+/// What is subtracted from a stored number: `- 8`, `+ 8`, or nothing.
+fn offset(reader: &mut Reader<'_>) -> Parsed<i32> {
     let sign = if reader.take_mark('-') {
         1
     } else if reader.take_mark('+') {
@@ -211,7 +232,7 @@ fn weight(reader: &mut Reader<'_>) -> Parsed<WeightCode> {
         .ok()
         .filter(|offset| *offset <= 1 << 16)
         .ok_or_else(|| Diagnostic::new(span, "an offset is at most 65536"))?;
-    Ok(WeightCode { code, offset: sign * offset })
+    Ok(sign * offset)
 }
 
 fn codebook(reader: &mut Reader<'_>, start: Span) -> Parsed<Code> {
@@ -350,10 +371,10 @@ fn group(reader: &mut Reader<'_>) -> Parsed<Group> {
 
 fn scale(reader: &mut Reader<'_>, own: Component) -> Parsed<ScaleSyntax> {
     let divide = reader.take_word("divide");
-    let number = if reader.take_word("own") {
-        ScaleType::InputDtype
+    let (number, offset) = if reader.take_word("own") {
+        (ScaleType::InputDtype, 0)
     } else {
-        ScaleType::Number(number(reader)?)
+        (ScaleType::Number(number(reader)?), offset(reader)?)
     };
     reader
         .take_word("per")
@@ -362,7 +383,7 @@ fn scale(reader: &mut Reader<'_>, own: Component) -> Parsed<ScaleSyntax> {
     let group = group(reader)?;
     let rule = if reader.take_word("from") { Some(rule(reader)?) } else { None };
     let fixed = reader.take_word("static");
-    Ok(ScaleSyntax { number, group, divide, rule, fixed, stored: stored(reader, own)? })
+    Ok(ScaleSyntax { number, offset, group, divide, rule, fixed, stored: stored(reader, own)? })
 }
 
 fn rule(reader: &mut Reader<'_>) -> Parsed<ScaleRule> {

@@ -273,9 +273,11 @@ impl Layouts<'_, '_> {
             let names = ["code", "scale", "zero", "shift", "index", "bias", "pad", "input_scale"];
             fault.help = Some(match nearest(name, &names) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => "the components are code, scale, scale2, zero, shift, index, bias, \
+                None => {
+                    "the components are code, scale, scale2, zero, shift, shift2, index, bias, \
                          input_scale, input_zero"
-                    .to_owned(),
+                        .to_owned()
+                }
             });
             return Err(fault);
         };
@@ -350,14 +352,16 @@ fn component(name: &str) -> Option<Component> {
     match name {
         "code" => Some(Component::Code),
         "zero" => Some(Component::Zero),
-        "shift" => Some(Component::Shift),
         "index" => Some(Component::Index),
         "bias" => Some(Component::Bias),
         "input_zero" => Some(Component::InputZero),
         "prescale" => Some(Component::Prescale),
         _ => match name.strip_prefix("input_scale") {
             Some(rest) => level(rest).map(Component::InputScale),
-            None => level(name.strip_prefix("scale")?).map(Component::Scale),
+            None => match name.strip_prefix("shift") {
+                Some(rest) => level(rest).map(Component::Shift),
+                None => level(name.strip_prefix("scale")?).map(Component::Scale),
+            },
         },
     }
 }

@@ -19,6 +19,7 @@ pub use check::check;
 pub use diagnostic::{Diagnostic, Diagnostics, Span};
 pub use layouts::LayoutSyntax;
 pub use lex::{Token, TokenKind, lex};
+pub(crate) use print::offset_text;
 pub use syntax::{Clause, SchemeSyntax};
 #[cfg(feature = "tokens")]
 pub use tokens::Declaration;

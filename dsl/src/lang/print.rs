@@ -22,9 +22,12 @@ impl Display for Scheme {
             let group = self.other_group(zero.group);
             writeln!(f, "    zero: {}{group}{},", zero.kind, self.stored(Component::Zero))?;
         }
-        if let Some(shift) = &self.shift {
-            let group = self.other_group(shift.group);
-            writeln!(f, "    shift: {}{group}{},", shift.number, self.stored(Component::Shift))?;
+        for (level, shift) in (0u8..).zip(&self.shifts) {
+            let sign = if shift.negative { "-" } else { "" };
+            let number = format!("{sign}{}{}", shift.number, offset_text(shift.offset));
+            let (group, stored) =
+                (self.other_group(shift.group), self.stored(Component::Shift(level)));
+            writeln!(f, "    shift: {number}{group}{stored},")?;
         }
         let usual = default_rules(&self.scales, &self.weight, self.zero.is_some());
         for ((level, scale), usual) in (0u8..).zip(&self.scales).zip(usual) {
@@ -139,7 +142,7 @@ fn scale_text(scale: &ScaleLevel, usual: ScaleRule, activation: bool) -> String 
     match scale.number {
         ScaleType::InputDtype => text.push_str("own"),
         ScaleType::Number(number) => {
-            let _ = write!(text, "{number}");
+            let _ = write!(text, "{number}{}", offset_text(scale.offset));
         }
     }
     let row = if activation { "token" } else { "channel" };
@@ -187,11 +190,16 @@ impl Display for WeightCode {
                 f.write_str(")")?;
             }
         }
-        match self.offset {
-            0 => Ok(()),
-            offset if offset > 0 => write!(f, " - {offset}"),
-            offset => write!(f, " + {}", -offset),
-        }
+        f.write_str(&offset_text(self.offset))
+    }
+}
+
+/// ` - 8` if 8 is subtracted from a stored number, ` + 8` if it is added.
+pub(crate) fn offset_text(offset: i32) -> String {
+    match offset {
+        0 => String::new(),
+        offset if offset > 0 => format!(" - {offset}"),
+        offset => format!(" + {}", -offset),
     }
 }
 

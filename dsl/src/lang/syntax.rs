@@ -23,6 +23,8 @@ pub struct Stored {
 pub struct ScaleSyntax {
     /// The type.
     pub number: ScaleType,
+    /// What is subtracted from a stored number.
+    pub offset: i32,
     /// The group that shares one scale.
     pub group: Group,
     /// Whether weights are divided by the scale.
@@ -31,6 +33,21 @@ pub struct ScaleSyntax {
     pub rule: Option<ScaleRule>,
     /// `static`, of an activation's level.
     pub fixed: bool,
+    /// The stored tensor.
+    pub stored: Stored,
+}
+
+/// A shift level as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShiftSyntax {
+    /// The type.
+    pub number: Number,
+    /// What is subtracted from a stored number.
+    pub offset: i32,
+    /// Whether a `-` is before the type.
+    pub negative: bool,
+    /// Group, if it is not the first scale's.
+    pub group: Option<Group>,
     /// The stored tensor.
     pub stored: Stored,
 }
@@ -69,15 +86,8 @@ pub enum Clause {
         /// Store.
         stored: Stored,
     },
-    /// `shift: f16 ...`
-    Shift {
-        /// Type.
-        number: Number,
-        /// Group, if it is not the first scale's.
-        group: Option<Group>,
-        /// Store.
-        stored: Stored,
-    },
+    /// `shift: -u6 per 1x32 ...`
+    Shift(ShiftSyntax),
     /// `scale: bf16 per 1x128 ...`
     Scale(ScaleSyntax),
     /// `index: i32 ...`
@@ -128,7 +138,7 @@ impl Clause {
         match self {
             Self::Weight(_) => "weight",
             Self::Zero { .. } => "zero",
-            Self::Shift { .. } => "shift",
+            Self::Shift(_) => "shift",
             Self::Scale(_) => "scale",
             Self::Index { .. } => "index",
             Self::Pack { .. } => "pack",
@@ -186,6 +196,7 @@ impl ScaleSyntax {
     fn to_model(&self, rule: ScaleRule) -> ScaleLevel {
         ScaleLevel {
             number: self.number,
+            offset: self.offset,
             group: self.group,
             divide: self.divide,
             rule: self.rule.unwrap_or(rule),

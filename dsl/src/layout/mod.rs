@@ -62,8 +62,8 @@ pub enum Component {
     Scale(u8),
     /// The zero point.
     Zero,
-    /// The per-group shift of min-style formats.
-    Shift,
+    /// A level of the per-group shift of min-style formats, counted from 0.
+    Shift(u8),
     /// The group index of each k (act-order).
     Index,
     /// The bias, one per n.

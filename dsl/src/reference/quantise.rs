@@ -8,7 +8,7 @@ use super::{PlainCodes, ReferenceError};
 use crate::format::{BF16, F16, F32, FloatFormat, Number, Overflow, exp2, floor_log2};
 use crate::layout::{Component, Granularity, GroupSize, Index, Shape};
 use crate::scheme::{
-    Arithmetic, Code, Group, ScaleLevel, ScaleRule, ScaleType, Scheme, Ties, WeightCode,
+    Arithmetic, Code, Group, ScaleLevel, ScaleRule, ScaleType, Scheme, ShiftLevel, Ties, WeightCode,
 };
 
 /// The arithmetic of tensor libraries: each operation in f32, then rounded to the tensor's type.
@@ -130,8 +130,8 @@ pub(super) fn choose_scale(
     if level.divide {
         return stored_divisor(number, arith.div(1.0, factor));
     }
-    let code = number.encode(factor, Overflow::Saturate);
-    if number.decode(code) != 0.0 {
+    let code = level.encode(number, factor);
+    if level.decode(number, code) != 0.0 {
         return code;
     }
     // A group of zeros: the scale must not be 0, since codes are divided by it. compressed-tensors
@@ -140,7 +140,7 @@ pub(super) fn choose_scale(
         Number::Float(format) if format.bits() <= 16 => format.epsilon(),
         _ => arith.0.epsilon(),
     };
-    number.encode(epsilon, Overflow::Saturate)
+    level.encode(number, epsilon)
 }
 
 /// The code of a divisor; if all values are 0 there is no reciprocal, and the divisor is 1 (or the
@@ -217,13 +217,38 @@ pub fn quantise(
         components: BTreeMap::new(),
     };
     quantiser.index();
-    quantiser.shift();
+    quantiser.shifts();
     quantiser.scales();
     quantiser.zero_points();
     quantiser.bias(bias)?;
     quantiser.codes();
     quantiser.inputs();
     Ok(PlainCodes { shape, components: quantiser.components })
+}
+
+/// The shift that a group wants, or 0 if the finest level has no number of its sign: the coarser
+/// levels have the sign that is written.
+fn within_reach(levels: &[ShiftLevel], low: f64) -> f64 {
+    let Some((finest, coarser)) = levels.split_first() else { return low };
+    let offset = f64::from(finest.offset);
+    let (least, most) = (finest.number.min() - offset, finest.number.max() - offset);
+    let (least, most) = if finest.negative { (-most, -least) } else { (least, most) };
+    let negative = coarser.iter().filter(|level| level.negative).count() % 2 == 1;
+    let factor = if negative { -low } else { low };
+    let reached = if factor < 0.0 { least < 0.0 } else { most > 0.0 };
+    if reached { low } else { 0.0 }
+}
+
+/// The largest magnitude that integers reach on each side of 0 that they have numbers on; 1 of floats,
+/// which have fractions.
+fn most_steps(level: &ShiftLevel) -> f64 {
+    let offset = f64::from(level.offset);
+    let (least, most) = (level.number.min() - offset, level.number.max() - offset);
+    match level.number {
+        Number::Float(_) | Number::E8m0 => 1.0,
+        _ if least < 0.0 && most > 0.0 => most.min(-least),
+        _ => most.max(-least).max(1.0),
+    }
 }
 
 struct WeightQuantiser<'a> {
@@ -269,7 +294,7 @@ impl WeightQuantiser<'_> {
     fn indexed_columns(&self) -> u64 {
         let groups = self.scheme.scales.iter().map(|scale| scale.group);
         let groups = groups.chain(self.scheme.zero.map(|zero| zero.group));
-        let groups = groups.chain(self.scheme.shift.map(|shift| shift.group));
+        let groups = groups.chain(self.scheme.shifts.iter().map(|shift| shift.group));
         let columns = groups.filter_map(|group| match group.cols {
             GroupSize::Each(columns) => Some(u64::from(columns)),
             GroupSize::All => None,
@@ -290,24 +315,60 @@ impl WeightQuantiser<'_> {
         extents
     }
 
-    /// Min-style formats: the shift is the smallest value, so that the rest is not negative.
-    fn shift(&mut self) {
-        let Some(shift) = self.scheme.shift else { return };
-        let granularity = Self::granularity(shift.group);
-        let (rows, cols) = granularity.elements(self.shape);
-        let mut lows = vec![f64::INFINITY; (self.shape.experts * rows * cols) as usize];
+    /// Min-style formats: the shift is the smallest value of a group of the finest level, so that the
+    /// rest is not negative. The coarsest level is chosen first, and is not negative before its sign.
+    fn shifts(&mut self) {
+        let levels = &self.scheme.shifts;
+        let Some(finest) = levels.first() else { return };
+        let count = |group: Group| {
+            let (rows, cols) = Self::granularity(group).elements(self.shape);
+            (self.shape.experts * rows * cols) as usize
+        };
+        let mut lows = vec![f64::INFINITY; count(finest.group)];
         for (index, value) in indices(self.shape).zip(&self.values) {
-            let low = &mut lows[self.at(shift.group, index)];
+            let low = &mut lows[self.at(finest.group, index)];
             *low = low.min(*value);
         }
-        let codes: Vec<u32> =
-            lows.iter().map(|low| shift.number.encode(*low, Overflow::Saturate)).collect();
+        let wide = self.arith.with(Some(Number::Float(F32)));
+        for (level, shift) in levels.iter().enumerate().skip(1).rev() {
+            let mut most = vec![0.0f64; count(shift.group)];
+            for index in indices(self.shape) {
+                let low = within_reach(levels, lows[self.at(finest.group, index)]);
+                let most = &mut most[self.at(shift.group, index)];
+                *most = most.max(low.abs());
+            }
+            let steps = levels[..level].iter().map(most_steps).product();
+            let codes = self.members(shift.group).into_iter().zip(most).map(|(index, most)| {
+                let factor = self.arith.div(most, steps);
+                let factor = match self.shift(level + 1, index) {
+                    Some(outer) => wide.over(factor, outer.abs()),
+                    None => factor,
+                };
+                shift.encode(if shift.negative { -factor } else { factor })
+            });
+            let codes = codes.collect();
+            self.components.insert(Component::Shift(level as u8), codes);
+        }
+        let codes = self.members(finest.group).into_iter().zip(&lows).map(|(index, low)| {
+            finest.encode(self.shift(1, index).map_or(*low, |outer| wide.over(*low, outer)))
+        });
+        let codes = codes.collect();
+        self.components.insert(Component::Shift(0), codes);
         let mut values = std::mem::take(&mut self.values);
         for (index, value) in indices(self.shape).zip(&mut values) {
-            *value -= shift.number.decode(codes[self.at(shift.group, index)]);
+            *value -= self.shift(0, index).unwrap_or(0.0);
         }
         self.values = values;
-        self.components.insert(Component::Shift, codes);
+    }
+
+    /// The product of the shift levels from `first` on, exactly; `None` if there are none.
+    fn shift(&self, first: usize, index: Index) -> Option<f64> {
+        let levels = self.scheme.shifts.iter().enumerate().skip(first);
+        let factors = levels.map(|(level, shift)| {
+            let codes = &self.components[&Component::Shift(level as u8)];
+            shift.decode(codes[self.at(shift.group, index)])
+        });
+        factors.reduce(|product, factor| product * factor)
     }
 
     fn scales(&mut self) {
@@ -336,7 +397,7 @@ impl WeightQuantiser<'_> {
             let ScaleType::Number(number) = scale.number else { continue };
             let codes = &self.components[&Component::Scale(level as u8)];
             let at = self.at(scale.group, index);
-            let value = number.decode(codes[at]);
+            let value = scale.decode(number, codes[at]);
             arith = arith.with(Some(number));
             factor = Some(match (factor, scale.divide) {
                 (None, false) => value,

@@ -14,7 +14,8 @@ pub struct Dequantiser<'a> {
     /// Per level: its group, and its values as multipliers.
     scales: Vec<(Granularity, Vec<f64>)>,
     zero: Option<(Granularity, Vec<f64>)>,
-    shift: Option<(Granularity, Vec<f64>)>,
+    /// Per level, as factors.
+    shifts: Vec<(Granularity, Vec<f64>)>,
 }
 
 impl<'a> Dequantiser<'a> {
@@ -35,7 +36,7 @@ impl<'a> Dequantiser<'a> {
         for (level, scale) in (0u8..).zip(&scheme.scales) {
             let component = Component::Scale(level);
             let number = scale.stored_number().ok_or_else(|| missing(component))?;
-            let (granularity, values) = part(component, &|code| number.decode(code))?;
+            let (granularity, values) = part(component, &|code| scale.decode(number, code))?;
             let wrong = |value: &f64| value.is_nan() || scale.divide && *value == 0.0;
             if let Some(element) = values.iter().position(wrong) {
                 let value = values[element];
@@ -47,11 +48,11 @@ impl<'a> Dequantiser<'a> {
             Some(zero) => Some(part(Component::Zero, &|code| zero.kind.decode(code))?),
             None => None,
         };
-        let shift = match scheme.shift {
-            Some(shift) => Some(part(Component::Shift, &|code| shift.number.decode(code))?),
-            None => None,
-        };
-        let decoder = Self { scheme, plain, codes, scales, zero, shift };
+        let shifts = (0u8..).zip(&scheme.shifts);
+        let shifts = shifts
+            .map(|(level, shift)| part(Component::Shift(level), &|code| shift.decode(code)))
+            .collect::<Result<_, _>>()?;
+        let decoder = Self { scheme, plain, codes, scales, zero, shifts };
         decoder.check_index()?;
         Ok(decoder)
     }
@@ -59,7 +60,7 @@ impl<'a> Dequantiser<'a> {
     /// Checks that every group index names a group of every component that is grouped along k.
     fn check_index(&self) -> Result<(), ReferenceError> {
         let Some(number) = self.scheme.index else { return Ok(()) };
-        let grouped = self.scales.iter().chain(&self.zero).chain(&self.shift);
+        let grouped = self.scales.iter().chain(&self.zero).chain(&self.shifts);
         let groups = grouped
             .filter(|(granularity, _)| matches!(granularity.cols, GroupSize::Each(_)))
             .map(|(granularity, _)| granularity.elements(self.plain.shape).1)
@@ -98,10 +99,8 @@ impl<'a> Dequantiser<'a> {
             let scale = self.value(part, index);
             value = if level.divide { value / scale } else { value * scale };
         }
-        match &self.shift {
-            Some(shift) => value + self.value(shift, index),
-            None => value,
-        }
+        let shift = self.shifts.iter().map(|part| self.value(part, index));
+        value + shift.reduce(|product, factor| product * factor).unwrap_or(0.0)
     }
 }
 

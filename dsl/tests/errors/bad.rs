@@ -411,6 +411,45 @@ pub(crate) const BAD: &[Bad] = &[
         )],
     },
     Bad {
+        text:
+            "S { weight: u4, scale: f16 per 1x32, shift: -u6, shift: u4 - 8, pack: u8 [k:2 | k, n],
+            activation: f16 }",
+        faults: &[("shift: -u6", "a shift of integers alone", "`shift: f16 per 1x256`")],
+    },
+    Bad {
+        text: "S { weight: u4, scale: f16 - 32 per 1x32, shift: -e8m0, shift: bf16 + 4, shift: - 4,
+            pack: u8 [k:2 | k, n], activation: f16 }",
+        faults: &[
+            ("scale: f16 - 32 per 1x32", "an offset of a number of type f16", "`u6 - 32`; remove"),
+            ("shift: -e8m0", "a shift of type e8m0", "a float with a sign"),
+            ("shift: bf16 + 4", "an offset of a number of type bf16", "only integers"),
+            ("4", "expected a number type", ""),
+        ],
+    },
+    Bad {
+        text: "S { weight: u4, scale: divide u6 - 32 per 1x32, scale: u4 - 15 per 1x64,
+            scale: f16 per tensor, pack: u8 [k:2 | k, n],
+            activation: i8 { scale: u8 - 1 per token } }",
+        faults: &[
+            (
+                "scale: divide u6 - 32 per 1x32",
+                "an offset of a scale that divides",
+                "a divisor of 0",
+            ),
+            ("scale: u4 - 15 per 1x64", "no number of u4 - 15 is larger than 0", "more bits"),
+            ("scale: u8 - 1 per token", "an offset of an activation's scale", "remove it"),
+        ],
+    },
+    Bad {
+        text:
+            "S { weight: u4, scale: f16 per 1x32, shift: -u6, shift: f16 [g, n] as \"weight_shift\",
+            pack: for [g, n] { scale, shift3, u8 [k:2 | k:16] }, activation: f16 }",
+        faults: &[
+            ("\"weight_shift\"", "two stored tensors are named \"weight_shift\"", "rename"),
+            ("shift3", "the layout places `shift3`, which the scheme does not have", "declare it"),
+        ],
+    },
+    Bad {
         text: "S { weight: u4 u5 pack: u32 [k:8 | k, n], activation: bf16 }",
         faults: &[("u5", "expected `,` or `}` after the clause, found `u5`", "")],
     },

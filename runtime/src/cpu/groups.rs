@@ -128,8 +128,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 /// The greatest common divisor of all groups along k; K or more if there are none.
 fn group_columns(scheme: &Scheme, shape: Shape) -> usize {
-    let levels = (0u8..).take(scheme.scales.len()).map(Component::Scale);
-    let parts = levels.chain([Component::Zero, Component::Shift]);
+    let parts = scheme.components().into_iter().filter(|component| {
+        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift(_))
+    });
     let columns = parts.filter_map(|part| match scheme.granularity(part)?.cols {
         GroupSize::Each(columns) => Some(u64::from(columns)),
         GroupSize::All => None,

@@ -183,7 +183,7 @@ pub(crate) fn select_with(
 
 /// Why integer products do not compute a scheme, if they do not.
 fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
-    let (weight, alone) = (&scheme.weight, scheme.zero.is_none() && scheme.shift.is_none());
+    let (weight, alone) = (&scheme.weight, scheme.zero.is_none() && scheme.shifts.is_empty());
     let looked_up = || alone && weight.offset == 0 && TableIntegers::of(&weight.code).is_some();
     if weight.code.is_float() && !looked_up() {
         return Some(Rejection::FloatCodes(code_name(&weight.code)));

@@ -96,9 +96,10 @@ impl RowBlocks {
     /// `None` if the weight cannot be divided.
     fn of(scheme: &Scheme, shape: Shape) -> Option<Self> {
         let scales = || scheme.scales.iter().map(|scale| scale.group.rows);
-        let (zero, shift) = (scheme.zero.map(|z| z.group.rows), scheme.shift.map(|s| s.group.rows));
+        let zero = scheme.zero.map(|zero| zero.group.rows);
+        let shifts = || scheme.shifts.iter().map(|shift| shift.group.rows);
         let mut step = 1u64;
-        for grain in scales().chain(zero).chain(shift) {
+        for grain in scales().chain(zero).chain(shifts()) {
             if let GroupSize::Each(count) = grain {
                 let count = u64::from(count);
                 step = if step.is_multiple_of(count) { step } else { step.checked_mul(count)? };
@@ -109,13 +110,13 @@ impl RowBlocks {
             return Some(Self { rows: shape.n, front: 0 });
         }
         let all = |grain: GroupSize| grain == GroupSize::All;
-        let spans = scales().chain(zero).chain(shift).any(all);
+        let spans = scales().chain(zero).chain(shifts()).any(all);
         // A component that spans all rows must depend only on values and on other components that
         // span all rows: levels are chosen from the last to the first, zero points after them, all
-        // after the shift.
+        // after the shift, whose levels are chosen from the smallest values of each other's groups.
         let coarse = scales().skip_while(|grain| !all(*grain)).all(all);
         let zero_last = zero.is_none_or(|zero| !all(zero) || scales().all(all));
-        if spans && !(coarse && zero_last && shift.is_none_or(all)) {
+        if spans && !(coarse && zero_last && shifts().all(all)) {
             return None;
         }
         let front = if spans { step.checked_mul(2u64.div_ceil(step))? } else { 0 };
@@ -229,6 +230,9 @@ mod tests {
             "scale: f16 per 1x32, shift: f16 per 1x32",
             "scale: f16 per tensor, shift: f16 per tensor",
             "scale: f16 per tensor, shift: f16 per channel",
+            "scale: f16 per 1x32, shift: -u6 per 1x32, shift: f16 per tensor",
+            "scale: f16 per tensor, shift: i4 per tensor, shift: f16 per tensor",
+            "scale: u6 - 32 per 1x16, scale: f16 per 2x32, shift: -u6, shift: f16 per 3x32",
             "scale: f16 per 1x32, index: i32",
             "scale: f16 per 1x32, bias: f16",
             "scale: f32 per 16777216x24",

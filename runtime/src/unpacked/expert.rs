@@ -29,7 +29,7 @@ impl Unpacked {
             values: self.values.clone(),
             scales: self.scales.iter().map(|(scale, divide)| (part(scale), *divide)).collect(),
             zero: self.zero.as_ref().map(part),
-            shift: self.shift.as_ref().map(part),
+            shifts: self.shifts.iter().map(part).collect(),
             index: self.index.as_ref().map(|index| index[own(index.len())].to_vec()),
             bias: self.bias.as_ref().map(|bias| bias[own(bias.len())].to_vec()),
             input: self.input.of_expert(expert, experts),
@@ -69,7 +69,7 @@ impl Unpacked {
             codes: rows.gathered(&whole.codes, k, 1),
             scales: whole.scales.iter().map(|(scale, divide)| (part(scale), *divide)).collect(),
             zero: whole.zero.as_ref().map(part),
-            shift: whole.shift.as_ref().map(part),
+            shifts: whole.shifts.iter().map(part).collect(),
             bias: whole.bias.as_ref().map(|bias| rows.gathered(bias, 1, 1)),
             ..whole
         })
@@ -122,8 +122,9 @@ pub(crate) fn straddling(scheme: &Scheme, shape: Shape) -> Option<UnpackError> {
         let store = || store_name(scheme, *component);
         (!apart).then(|| UnpackError::Straddles { store: store(), each, rows: rows.rows() })
     };
-    let levels = 0..u8::try_from(scheme.scales.len()).unwrap_or(u8::MAX);
-    let parameters = levels.map(Component::Scale).chain([Component::Zero, Component::Shift]);
+    let parameters = scheme.components().into_iter().filter(|component| {
+        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift(_))
+    });
     parameters.into_iter().find_map(|component| straddles(&component))
 }
 

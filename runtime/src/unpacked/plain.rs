@@ -22,15 +22,19 @@ impl Unpacked {
         for (level, (scale, (part, _))) in (0u8..).zip(self.scheme.scales.iter().zip(&self.scales))
         {
             if let Some(number) = scale.stored_number() {
-                components.insert(Component::Scale(level), coded(number, &part.values));
+                let stored = part.values.iter().map(|value| scale.stored_value(*value));
+                let values: Vec<f64> = stored.collect();
+                components.insert(Component::Scale(level), coded(number, &values));
             }
         }
         if let (Some(zero), Some(part)) = (self.scheme.zero, &self.zero) {
             let codes = part.values.iter().map(|value| zero.kind.encode(*value)).collect();
             components.insert(Component::Zero, codes);
         }
-        if let (Some(shift), Some(part)) = (self.scheme.shift, &self.shift) {
-            components.insert(Component::Shift, coded(shift.number, &part.values));
+        for (level, (shift, part)) in (0u8..).zip(self.scheme.shifts.iter().zip(&self.shifts)) {
+            let values: Vec<f64> =
+                part.values.iter().map(|factor| shift.stored_value(*factor)).collect();
+            components.insert(Component::Shift(level), coded(shift.number, &values));
         }
         if let Some(index) = &self.index {
             components.insert(Component::Index, index.clone());

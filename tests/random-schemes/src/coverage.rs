@@ -8,7 +8,7 @@ use quantloom_dsl::layout::{
 };
 use quantloom_dsl::{
     Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
-    ScaleType, Scheme, Ties, ZeroKind, default_name,
+    ScaleType, Scheme, ShiftLevel, Ties, ZeroKind, default_name,
 };
 
 /// A clause or a form of a clause.
@@ -34,9 +34,15 @@ pub const FEATURES: &[Feature] = &[
     ("zero: float", |s| zero(s, |kind| matches!(kind, ZeroKind::Float(_)))),
     ("zero: own group", |s| s.zero.is_some_and(|z| first(s) != Some(z.group))),
     ("zero: packed", |s| words(s, Component::Zero)),
-    ("zero and shift", |s| s.zero.is_some() && s.shift.is_some()),
-    ("shift", |s| s.shift.is_some()),
-    ("shift: own group", |s| s.shift.is_some_and(|z| first(s) != Some(z.group))),
+    ("zero and shift", |s| s.zero.is_some() && !s.shifts.is_empty()),
+    ("shift", |s| !s.shifts.is_empty()),
+    ("shift: own group", |s| shift(s, |z| first(s) != Some(z.group))),
+    ("shift: two levels", |s| s.shifts.len() == 2),
+    ("shift: three levels and more", |s| s.shifts.len() > 2),
+    ("shift: integer", |s| shift(s, |z| !z.number.is_float())),
+    ("shift: offset", |s| shift(s, |z| z.offset != 0)),
+    ("shift: negative", |s| s.shifts.iter().filter(|z| z.negative).count() % 2 == 1),
+    ("shift: negative twice", |s| s.shifts.iter().filter(|z| z.negative).count() == 2),
     ("no scale", |s| s.scales.is_empty()),
     ("one level", |s| s.scales.len() == 1),
     ("two levels", |s| s.scales.len() == 2),
@@ -49,6 +55,8 @@ pub const FEATURES: &[Feature] = &[
     ("scale: integer", |s| {
         scale(s, |l| matches!(l.stored_number(), Some(Number::Int(_) | Number::Uint(_))))
     }),
+    ("scale: offset", |s| scale(s, |l| l.offset > 0)),
+    ("scale: offset added", |s| scale(s, |l| l.offset < 0)),
     ("scale: divide", |s| scale(s, |l| l.divide)),
     ("rule: amax", |s| scale(s, |l| matches!(l.rule, ScaleRule::Amax(_)))),
     ("rule: range", |s| scale(s, |l| matches!(l.rule, ScaleRule::Range(_)))),
@@ -230,6 +238,10 @@ fn first(scheme: &Scheme) -> Option<Group> {
 
 fn scale(scheme: &Scheme, is: impl Fn(&ScaleLevel) -> bool) -> bool {
     scheme.scales.iter().any(is)
+}
+
+fn shift(scheme: &Scheme, is: impl Fn(&ShiftLevel) -> bool) -> bool {
+    scheme.shifts.iter().any(is)
 }
 
 fn scale_type(scheme: &Scheme, name: &str) -> bool {

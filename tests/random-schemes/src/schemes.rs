@@ -61,7 +61,7 @@ impl Drawing<'_> {
         let levels = self.levels(zero, &(1, 8));
         let first = levels.first().map(|level| level.group);
         let zero = zero.then(|| self.zero(bits, first)).flatten();
-        let shift = self.dice.percent(15).then(|| self.shift(first)).flatten();
+        let shifts = if self.dice.percent(15) { self.shifts(first) } else { Vec::new() };
         let groups = || levels.iter().map(|level| level.group).chain(zero.iter().map(|z| z.1));
         let grouped = groups().any(|group| group.1.is_some());
         let index = (grouped && self.dice.percent(14)).then(|| self.index_type());
@@ -74,14 +74,14 @@ impl Drawing<'_> {
             granularity: Group(Some(1), Some(1)).granularity(bits),
             experts: self.experts,
         };
-        let packs = self.packs(code, &levels, &zero, &shift);
-        let shared = self.shared(&levels, &zero, &shift);
+        let packs = self.packs(code, &levels, &zero, shifts.first());
+        let shared = self.shared(&levels, &zero, shifts.first());
         if let Some((text, group, number)) = &zero {
             clauses.push(format!("zero: {text}{}", self.stored(Component::Zero, *group, *number)));
         }
-        if let Some((text, group, number)) = &shift {
-            clauses
-                .push(format!("shift: {text}{}", self.stored(Component::Shift, *group, *number)));
+        for (at, (text, group, number)) in (0u8..).zip(&shifts) {
+            let stored = self.stored(Component::Shift(at), *group, *number);
+            clauses.push(format!("shift: {text}{stored}"));
         }
         for (at, level) in (0u8..).zip(&levels) {
             let number = level.number.unwrap_or(Number::Uint(8));
@@ -262,8 +262,12 @@ impl Drawing<'_> {
             }
             let number = self.scale_type();
             let divide = if self.dice.percent(12) { "divide " } else { "" };
+            let offset = match divide {
+                "" if self.dice.percent(35) => self.offset(number),
+                _ => String::new(),
+            };
             let rule = self.rule(zero);
-            let text = format!("{divide}{number} per {}{rule}", group.text("channel"));
+            let text = format!("{divide}{number}{offset} per {}{rule}", group.text("channel"));
             levels.push(Level { number: Some(number), group, text });
         }
         levels
@@ -313,11 +317,53 @@ impl Drawing<'_> {
         Some((text, group, number))
     }
 
-    fn shift(&mut self, first: Option<Group>) -> Option<(String, Group, Number)> {
-        let number = if self.dice.one_in(5) { self.float_code() } else { self.float() };
-        let mut text = number.to_string();
-        let group = self.own_group(&mut text, first)?;
-        Some((text, group, number))
+    /// The levels of a shift, finest first, at least one of them a float.
+    fn shifts(&mut self, first: Option<Group>) -> Vec<(String, Group, Number)> {
+        let count = self.dice.of(&[1, 1, 1, 2, 2, 2, 2, 3, 4]);
+        let float = self.dice.below(count);
+        let mut levels: Vec<(String, Group, Number)> = Vec::new();
+        for at in 0..count {
+            let number = match at == float || self.dice.one_in(5) {
+                true if self.dice.one_in(5) => self.float_code(),
+                true => self.float(),
+                false => {
+                    let bits = self.dice.of(&[6, 4, 8, 5, 3, 7, 1, 16]);
+                    integer(self.dice.one_in(4), bits)
+                }
+            };
+            let sign = if self.dice.one_in(3) { "-" } else { "" };
+            let offset = if self.dice.one_in(3) { self.offset(number) } else { String::new() };
+            let mut text = format!("{sign}{number}{offset}");
+            let coarser = match levels.last() {
+                Some((_, Group(rows, Some(cols)), _)) if self.dice.percent(70) => {
+                    let times = self.dice.of(&[8, 2, 4, 16, 3]);
+                    Some(Group(*rows, Some(cols.saturating_mul(times).min(1 << 24))))
+                }
+                _ => None,
+            };
+            let group = match coarser {
+                Some(group) => {
+                    let _ = write!(text, " per {}", group.text("channel"));
+                    Some(group)
+                }
+                None => self.own_group(&mut text, first),
+            };
+            levels.extend(group.map(|group| (text, group, number)));
+        }
+        levels
+    }
+
+    /// What is subtracted from integers, or added to them; nothing for floats.
+    fn offset(&mut self, number: Number) -> String {
+        let half = match number {
+            Number::Uint(bits) | Number::Int(bits) => 1 << (bits - 1).min(12),
+            _ => return String::new(),
+        };
+        match self.dice.below(4) {
+            0 => format!(" + {}", self.dice.within(1, 300)),
+            1 => format!(" - {}", self.dice.within(1, half)),
+            _ => format!(" - {half}"),
+        }
     }
 
     /// Usually the group of the first scale.
@@ -414,7 +460,7 @@ impl Drawing<'_> {
         code: Placed,
         levels: &[Level],
         zero: &Option<(String, Group, Number)>,
-        shift: &Option<(String, Group, Number)>,
+        shift: Option<&(String, Group, Number)>,
     ) -> Vec<String> {
         let layouts = match self.dice.percent(15) {
             true => self.record(code, levels, zero, shift).map(|layout| vec![layout]),
@@ -434,7 +480,7 @@ impl Drawing<'_> {
         code: Placed,
         levels: &[Level],
         zero: &Option<(String, Group, Number)>,
-        shift: &Option<(String, Group, Number)>,
+        shift: Option<&(String, Group, Number)>,
     ) -> Option<Layout> {
         let group @ Group(Some(rows), Some(cols)) = levels.first()?.group else { return None };
         if u64::from(rows) * u64::from(cols) > 512 {
@@ -446,7 +492,7 @@ impl Drawing<'_> {
             experts: code.experts,
         };
         let mut small = vec![placed(Component::Scale(0), levels[0].number?, group)];
-        let others = [(Component::Zero, zero), (Component::Shift, shift)];
+        let others = [(Component::Zero, zero.as_ref()), (Component::Shift(0), shift)];
         for (component, other) in others {
             if let Some((_, its, number)) = other
                 && *its == group
@@ -476,7 +522,7 @@ impl Drawing<'_> {
         &mut self,
         levels: &[Level],
         zero: &Option<(String, Group, Number)>,
-        shift: &Option<(String, Group, Number)>,
+        shift: Option<&(String, Group, Number)>,
     ) -> Option<String> {
         let Level { number, group, .. } = levels.first()?;
         if self.placed.contains(&Component::Scale(0)) || self.dice.percent(75) {
@@ -489,7 +535,7 @@ impl Drawing<'_> {
             experts,
         };
         let mut all = vec![part(Component::Scale(0), (*number)?)];
-        for (component, other) in [(Component::Zero, zero), (Component::Shift, shift)] {
+        for (component, other) in [(Component::Zero, zero.as_ref()), (Component::Shift(0), shift)] {
             if let Some((_, its, number)) = other
                 && its == group
             {

@@ -109,7 +109,7 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
     change(&|s| s.arithmetic = Arithmetic::F32);
     change(&|s| s.experts = None);
     change(&|s| s.index = None);
-    change(&|s| s.shift = None);
+    change(&|s| s.shifts.clear());
     change(&|s| s.zero = None);
     change(&|s| s.activations = vec![Activation::Float(NUMBER_BF16)]);
     for at in 0..scheme.activations.len() {
@@ -119,7 +119,11 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
     for at in 0..scheme.scales.len() {
         change(&|s| _ = s.scales.remove(at));
         change(&|s| s.scales[at].divide = false);
-        change(&|s| s.scales[at].number = ScaleType::Number(NUMBER_F32));
+        change(&|s| s.scales[at].offset = 0);
+        change(&|s| {
+            s.scales[at].offset = 0;
+            s.scales[at].number = ScaleType::Number(NUMBER_F32);
+        });
         change(&|s| s.scales[at].rule = quantloom_dsl::ScaleRule::amax(8.0));
         for group in groups(scheme.scales[at].group) {
             change(&|s| {
@@ -127,15 +131,24 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
                 s.scales[at].group = group;
                 // Components that shared the group share it still.
                 s.zero.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
-                s.shift.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
+                s.shifts.iter_mut().filter(|z| z.group == old).for_each(|z| z.group = group);
             });
         }
     }
     for group in scheme.zero.map(|zero| groups(zero.group)).unwrap_or_default() {
         change(&|s| s.zero.iter_mut().for_each(|zero| zero.group = group));
     }
-    for group in scheme.shift.map(|shift| groups(shift.group)).unwrap_or_default() {
-        change(&|s| s.shift.iter_mut().for_each(|shift| shift.group = group));
+    for at in 0..scheme.shifts.len() {
+        change(&|s| _ = s.shifts.remove(at));
+        change(&|s| s.shifts[at].negative = false);
+        change(&|s| s.shifts[at].offset = 0);
+        change(&|s| {
+            s.shifts[at].offset = 0;
+            s.shifts[at].number = NUMBER_F32;
+        });
+        for group in groups(scheme.shifts[at].group) {
+            change(&|s| s.shifts[at].group = group);
+        }
     }
     change(&|s| s.weight.offset = 0);
     change(&|s| s.weight.offset /= 2);

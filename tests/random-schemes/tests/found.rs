@@ -102,7 +102,7 @@ fn bare(scheme: &Scheme) -> bool {
 fn a_wrong_packer_is_found() {
     fn wrong(scheme: &Scheme, plain: &PlainCodes) -> Result<StoredTensors, UnpackError> {
         let mut packed = quantloom_runtime::pack::pack(scheme, plain)?;
-        if scheme.shift.is_some()
+        if !scheme.shifts.is_empty()
             && let Some(first) = packed.values_mut().find_map(|bytes| bytes.first_mut())
         {
             *first ^= 1;
@@ -112,7 +112,7 @@ fn a_wrong_packer_is_found() {
     let Finding { case, fault, .. } =
         found(&Subject { pack: wrong, ..Subject::default() }, Check::Pack);
     assert_eq!(fault.kind, Kind::Wrong);
-    assert!(case.scheme.shift.is_some(), "{}", case.scheme);
+    assert!(!case.scheme.shifts.is_empty(), "{}", case.scheme);
     let clauses = case.scheme.index.is_none() && case.scheme.zero.is_none();
     assert!(clauses && bare(&case.scheme), "{}", case.scheme);
     assert_eq!((case.shape, &case.tokens[..], case.seed), ((1, 1), &[1][..], 0));

@@ -6,7 +6,7 @@ use quantloom_tests::{Random, golden_gguf};
 use crate::drive;
 use crate::refused::{read, refused};
 
-const FILES: &[&str] = &["q4_0_bias", "q6_k", "nvfp4_scaled", "mxfp4"];
+const FILES: &[&str] = &["q4_0_bias", "q6_k", "nvfp4_scaled", "mxfp4", "q3_k", "q4_k", "iq4_xs"];
 
 /// A header by its parts, and 64 KiB of zeros behind it.
 #[derive(Clone)]

@@ -2,7 +2,8 @@
 //!
 //! The host computes in f64 and rounds once. Here each operation rounds: one scale, its reciprocal, or one
 //! scale times `zero + add` (an integer of at most 9 bits) have the host's bits; each further level adds a
-//! rounding, so that a product of L levels is within L - 1 units in the last place.
+//! rounding, so that a product of L levels, of scales or of shifts, is within L - 1 units in the last place.
+//! Integers are not read here, with an offset or without one: the host packs what is computed from them.
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize};
@@ -24,7 +25,10 @@ pub(super) struct Formula {
 #[derive(Clone, Debug, PartialEq)]
 struct CorrectionTerms {
     zero: Option<Zero>,
-    shift: Option<Number>,
+    /// The type of each level of the shift.
+    shifts: Vec<Number>,
+    /// Whether the product of these levels is subtracted.
+    subtracts: bool,
     add: i32,
     exponent: i32,
 }
@@ -42,7 +46,7 @@ pub(super) enum Wanted {
     Scale,
     /// The product of the scales that are constant along a row.
     ChannelScale,
-    /// The zero-point correction; [`quantloom_dsl::Scheme::shift`] defines its signs.
+    /// The zero-point correction; [`ZeroPointCorrection::value`] defines its signs.
     Correction {
         /// Its terms.
         terms: ZeroPointCorrection,
@@ -58,7 +62,7 @@ impl Formula {
         let (mut scales, mut components) = (Vec::new(), Vec::new());
         for (at, level) in (0u8..).zip(&scheme.scales) {
             // A shift is added after all levels.
-            let of_row = level.group.cols == GroupSize::All && scheme.shift.is_none();
+            let of_row = level.group.cols == GroupSize::All && scheme.shifts.is_empty();
             if of_row == (wanted == Wanted::ChannelScale) {
                 let kind = level.stored_number().filter(|kind| is_read(*kind))?;
                 scales.push((kind, level.divide));
@@ -75,13 +79,14 @@ impl Formula {
             Some(codes) => Some(Zero::Integer(Integer::new(codes)?)),
         };
         components.extend(zero.map(|_| Component::Zero));
-        let shift = match scheme.shift.map(|shift| shift.number) {
-            None => None,
-            Some(kind) => Some(is_read(kind).then_some(kind)?),
-        };
-        components.extend(shift.map(|_| Component::Shift));
+        let shifts =
+            scheme.shifts.iter().map(|shift| Some(shift.number).filter(|kind| is_read(*kind)));
+        let shifts = shifts.collect::<Option<Vec<_>>>()?;
+        components.extend((0u8..).take(shifts.len()).map(Component::Shift));
+        let subtracts = scheme.shifts.iter().filter(|shift| shift.negative).count() % 2 == 1;
         let normal = (-126..=127).contains(&exponent);
-        let correction = normal.then_some(CorrectionTerms { zero, shift, add, exponent })?;
+        let correction =
+            normal.then_some(CorrectionTerms { zero, shifts, subtracts, add, exponent })?;
         Some((Self { scales, correction: Some(correction) }, components))
     }
 
@@ -100,7 +105,8 @@ impl Formula {
             });
         }
         let scale = product.unwrap_or(Operand::F32(1.0));
-        let Some(CorrectionTerms { zero, shift, add, exponent }) = &self.correction else {
+        let Some(CorrectionTerms { zero, shifts, subtracts, add, exponent }) = &self.correction
+        else {
             return scale;
         };
         let zero = match zero {
@@ -115,10 +121,16 @@ impl Formula {
                 b.add_f32(zero, *add as f32)
             }
         };
-        let shift = match shift {
-            None => Operand::F32(0.0),
-            Some(kind) => number(b, *kind, next(), 0),
-        };
+        let mut shift = None;
+        for kind in shifts {
+            let factor = number(b, *kind, next(), 0);
+            shift = Some(match shift {
+                None => factor,
+                Some(product) => b.mul_f32(product, factor),
+            });
+        }
+        let shift = shift.unwrap_or(Operand::F32(0.0));
+        let shift = if *subtracts { b.unary(Unary::Negate, shift) } else { shift };
         let zero = b.unary(Unary::Negate, zero);
         let value = b.ternary(Ternary::Fma, zero, scale, shift);
         if *exponent == 0 { value } else { b.mul_f32(value, 2f32.powi(*exponent)) }

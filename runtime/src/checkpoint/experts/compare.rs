@@ -12,7 +12,7 @@ fn first_difference(a: &Scheme, b: &Scheme) -> Option<&'static str> {
     let clauses = [
         ("weight", a.weight != b.weight),
         ("zero", a.zero != b.zero),
-        ("shift", a.shift != b.shift),
+        ("shift", a.shifts != b.shifts),
         ("scale", a.scales != b.scales),
         ("index", a.index != b.index),
         ("prescale", a.prescale != b.prescale),

@@ -25,5 +25,5 @@ fn schemes_are_as_large_as_blocks() {
         assert_eq!(scheme.bits_per_weight(), bits, "{}", row.name);
         schemes += 1;
     }
-    assert_eq!(schemes, 11);
+    assert_eq!(schemes, 16);
 }

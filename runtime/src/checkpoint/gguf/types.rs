@@ -46,8 +46,6 @@ impl GgmlType {
 
 const VECTORS: &str =
     "its codes stand for several weights each, with signs in tables, which no scheme says";
-const MINIMA: &str = "the minima of its groups are codes with a scale, which no scheme says";
-const SHIFTED: &str = "an offset is subtracted from the codes of its scales, which no scheme says";
 const TRITS: &str = "its bytes are five digits of base 3, and a layout places bits";
 const PRODUCTS: &str = "it is a type of activations within products, and no type of weights";
 
@@ -72,6 +70,24 @@ const fn refused(
     why: &'static str,
 ) -> GgmlType {
     GgmlType { number, name, block, bytes, content: Content::Refused(why) }
+}
+
+/// The scales and minima of eight groups of 32, 6 bits each, in twelve bytes: byte j of the first four has the
+/// scale of group j and the top two bits of that of group j + 4, byte j of the next four the minima alike, and
+/// byte j of the last four the low halves of the scale and of the minimum of group j + 4.
+macro_rules! scales_and_minima {
+    () => {
+        "u8 [scale @0, scale[4..6] @1, k/128:2 | k/32:4],
+         u8 [shift @0, shift[4..6] @1, k/128:2 | k/32:4],
+         u8 [scale[0..4] @1, shift[0..4] @1, k/128:2 | k/32:4], "
+    };
+}
+
+/// The values of types that look their codes up.
+macro_rules! four_bit_table {
+    () => {
+        "codebook(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), "
+    };
 }
 
 /// Byte j of 16 has the columns j and j + 16.
@@ -103,18 +119,43 @@ pub(super) const TYPES: &[GgmlType] = &[
         "weight: u5, shift: f16, scale: f16 per 1x32",
         "scale, shift, u32 [code[4..5], k:32], u8 [code[0..4], k/16:2 | k:16]",
     ),
-    blocks(
-        8,
-        "Q8_0",
-        (32, 34),
-        "weight: i8, scale: f16 per 1x32 from amax / 127",
-        "scale, [k:32]",
-    ),
+    blocks(8, "Q8_0", (32, 34), "weight: i8, scale: f16 per 1x32 from amax / 127", "scale, [k:32]"),
     refused(9, "Q8_1", (32, 36), PRODUCTS),
-    refused(10, "Q2_K", (256, 84), MINIMA),
-    refused(11, "Q3_K", (256, 110), SHIFTED),
-    refused(12, "Q4_K", (256, 144), MINIMA),
-    refused(13, "Q5_K", (256, 176), MINIMA),
+    // The low half of a byte is a scale, the high half a minimum.
+    blocks(
+        10,
+        "Q2_K",
+        (256, 84),
+        "weight: u2, shift: -u4, shift: f16 per 1x256, scale: u4 per 1x16, scale: f16 per 1x256",
+        "u8 [scale, shift | k/16:16], u8 [code, k/32:4 | k:32, k/128:2], scale2, shift2",
+    ),
+    // The top bits of codes, their low bits, the low bits of scales, their top bits.
+    blocks(
+        11,
+        "Q3_K",
+        (256, 110),
+        "weight: u3 - 4, scale: u6 - 32 per 1x16, scale: f16 per 1x256",
+        "u8 [code[2..3], k/32:8 | k:32], u8 [code[0..2], k/32:4 | k:32, k/128:2],
+         u8 [scale[0..4], k/128:2 | k/16:8], u8 [scale[4..6], k/64:4 | k/16:4], scale2",
+    ),
+    blocks(
+        12,
+        "Q4_K",
+        (256, 144),
+        "weight: u4, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256",
+        concat!("scale2, shift2, ", scales_and_minima!(), "u8 [code, k/32:2 | k:32, k/64:4]"),
+    ),
+    blocks(
+        13,
+        "Q5_K",
+        (256, 176),
+        "weight: u5, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256",
+        concat!(
+            "scale2, shift2, ",
+            scales_and_minima!(),
+            "u8 [code[4..5], k/32:8 | k:32], u8 [code[0..4], k/32:2 | k:32, k/64:4]"
+        ),
+    ),
     blocks(
         14,
         "Q6_K",
@@ -132,13 +173,24 @@ pub(super) const TYPES: &[GgmlType] = &[
         20,
         "IQ4_NL",
         (32, 18),
-        "weight: codebook(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
-         scale: f16 per 1x32 from amax / 127",
+        concat!("weight: ", four_bit_table!(), "scale: f16 per 1x32 from amax / 127"),
         HALVES,
     ),
     refused(21, "IQ3_S", (256, 110), VECTORS),
     refused(22, "IQ2_S", (256, 82), VECTORS),
-    refused(23, "IQ4_XS", (256, 136), SHIFTED),
+    // The top bits of scales, and their low bits.
+    blocks(
+        23,
+        "IQ4_XS",
+        (256, 136),
+        concat!(
+            "weight: ",
+            four_bit_table!(),
+            "scale: u6 - 32 per 1x32 from amax / 127, scale: f16 per 1x256 from amax / 3937"
+        ),
+        "scale2, u16 [scale[4..6], k/32:8], u8 [scale[0..4], k/32:2 | k/64:4],
+         u8 [k/16:2 | k:16, k/32:8]",
+    ),
     elements(24, "I8", 1, Dtype::I8),
     elements(25, "I16", 2, Dtype::I16),
     elements(26, "I32", 4, Dtype::I32),

@@ -28,6 +28,14 @@
 //! be half a chunk where groups end there: of K columns there are then K / 16 segments, and as many
 //! additions, which the two of each chunk count already.
 //!
+//! Levels: `s` and `shift` are products of levels, and W_k has the magnitudes of these products. A sign is exact,
+//! and so is an offset: integers, which have at most 32 bits, are decoded in f64 and no kernel reads them. Where
+//! the host packs, it rounds the product of L levels in f64 (each time 2^-29 of a rounding counted here) and once
+//! to f32; where a kernel does, it rounds L - 1 times. [`FIXED`] counts one for the scale of a term. The shift's
+//! term passes through no scale and has that one for the product of its own levels. So L levels of either need
+//! L - 2 more, from three on, and as many more products that may underflow; the factors of the shift's levels
+//! that are larger than 1 multiply what an earlier product lost, as those of a scale do.
+//!
 //! Matrix instructions compute exact products but may truncate below the last place of the largest
 //! term, where a rounding would lose half as much: two roundings per column, and two per
 //! instruction for the previous sum. Then two per segment (its scale, its addition), one per warp
@@ -119,8 +127,8 @@ const MOST_PARTS: usize = 64;
 const LANES_SEGMENT: usize = 32;
 /// Groups of lanes of a block that share a row's K.
 const MOST_LANES: usize = 16;
-/// Numbers below 2^-126 that a term loses, at most: each operation's operands and result.
-const LANES_FLUSHED: usize = 3 * FIXED;
+/// Numbers below 2^-126 that an operation of lanes loses, at most: its operands and its result.
+const LANES_FLUSHED: usize = 3;
 
 /// Columns of an instruction on bf16 parts.
 const PAIR_COLUMNS: usize = 32;
@@ -146,11 +154,12 @@ pub(super) struct RoundingCount {
 
 impl RoundingCount {
     /// The roundings of a kernel for K columns in `groups` groups; the kernel sums `segments`
-    /// segments separately, at least one per group.
-    pub(super) fn of(sums: Sums, k: usize, (groups, apart): (usize, usize)) -> Self {
+    /// segments separately, at least one per group. At most `levels` levels make a scale or a shift.
+    pub(super) fn of(sums: Sums, k: usize, (groups, apart): (usize, usize), levels: usize) -> Self {
+        let fixed = FIXED + levels.saturating_sub(2);
         let segments = 2 * (k.div_ceil(32) + apart);
-        let float = k.min(SEGMENT) + segments + FIXED;
-        let underflow = FIXED as f64 * TINY;
+        let float = k.min(SEGMENT) + segments + fixed;
+        let underflow = fixed as f64 * TINY;
         let flushed = (MOST_PAIRS * FLUSHED) as f64 * NORMAL;
         let group = k.div_ceil(groups.max(1));
         let cut = match sums {
@@ -166,10 +175,10 @@ impl RoundingCount {
             _ => 0.0,
         };
         match sums {
-            Sums::Integer => Self { roundings: segments + FIXED, offset: false, underflow, cut },
+            Sums::Integer => Self { roundings: segments + fixed, offset: false, underflow, cut },
             Sums::Float => Self { roundings: float, offset: true, underflow, cut },
             Sums::SplitBf16 => {
-                let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + FIXED;
+                let parts = PAIR_CHAIN + MOST_PAIRS * k.div_ceil(PAIR_COLUMNS) + fixed;
                 Self {
                     roundings: parts.max(float),
                     offset: true,
@@ -179,12 +188,12 @@ impl RoundingCount {
             }
             Sums::Lanes => {
                 let segment = if apart > 1 { LANES_SEGMENT.min(k) } else { k };
-                let steps = 2 * segment + segments + MOST_LANES + FIXED;
-                let underflow = underflow + LANES_FLUSHED as f64 * NORMAL;
+                let steps = 2 * segment + segments + MOST_LANES + fixed;
+                let underflow = underflow + (LANES_FLUSHED * fixed) as f64 * NORMAL;
                 Self { roundings: 2 * steps, offset: true, underflow, cut }
             }
             Sums::SplitBf16OddRounding => {
-                let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + segments + FIXED;
+                let parts = 2 + (MOST_PAIRS * k).min(MOST_CHAIN) + segments + fixed;
                 Self {
                     roundings: parts.max(float),
                     offset: true,
@@ -195,7 +204,7 @@ impl RoundingCount {
             Sums::Matrix | Sums::Scaled | Sums::Cut => {
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
                 let instructions = group + group.div_ceil(MATRIX_COLUMNS);
-                let roundings = 2 * instructions + 2 * apart + MOST_PARTS + FIXED;
+                let roundings = 2 * instructions + 2 * apart + MOST_PARTS + fixed;
                 Self { roundings, offset: false, underflow, cut }
             }
         }
@@ -317,17 +326,31 @@ mod tests {
         assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32), unscaled: 0.0 });
         assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
         let sizes = Magnitudes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
-        let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
+        let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1), 1);
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
         let more = with(Inexact { relative: 1e-3, absolute: 1e-2, unscaled: 0.0 })
             - with(Inexact::default());
         assert!((more - 0.2).abs() < 1e-3, "{more}");
     }
 
+    /// Two levels have one product, which a term of one level has a rounding for; each further level rounds
+    /// once more, twice that where only a neighbour is promised.
+    #[test]
+    fn each_level_from_the_third_on_rounds_once_more() {
+        let of = |sums, levels| RoundingCount::of(sums, 64, (2, 2), levels);
+        for (sums, each) in
+            [(Sums::Float, 1), (Sums::Integer, 1), (Sums::Matrix, 1), (Sums::Lanes, 2)]
+        {
+            assert_eq!((of(sums, 0), of(sums, 1)), (of(sums, 2), of(sums, 2)));
+            assert_eq!(of(sums, 5).roundings, of(sums, 2).roundings + 3 * each);
+            assert!(of(sums, 5).underflow > of(sums, 2).underflow);
+        }
+    }
+
     /// A weight scale of 2^98 times a scale of x of 2^40 is infinite, whatever the sum of the codes.
     #[test]
     fn products_of_scales_that_may_overflow_have_no_bound() {
-        let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
+        let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1), 1);
         let of = |factors| {
             let sizes = Magnitudes { y: 1.0, terms: 1.0, offsets: 1.0, factors, bias: 0.0 };
             bound(sizes, chain, (0.0, Inexact::default()), quantloom_dsl::format::F32)
@@ -340,7 +363,7 @@ mod tests {
     #[test]
     fn the_offset_of_a_code_is_a_factor_of_what_underflows() {
         let sizes = Magnitudes { y: 0.0, terms: 0.0, offsets: 0.0, factors: 1e6, bias: 0.0 };
-        let mut chain = RoundingCount::of(Sums::Matrix, 64, (1, 1));
+        let mut chain = RoundingCount::of(Sums::Matrix, 64, (1, 1), 1);
         let of =
             |chain| bound(sizes, chain, (128.0, Inexact::default()), quantloom_dsl::format::F32);
         let without = of(chain);

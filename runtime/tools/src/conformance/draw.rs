@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use quantloom_dsl::format::{F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::reference::PlainCodes;
-use quantloom_dsl::{Activation, Code, INPUT_DTYPES, ScaleLevel, Scheme};
+use quantloom_dsl::{Activation, Code, INPUT_DTYPES, ScaleLevel, Scheme, ShiftLevel};
 
 /// The range of the numbers that a seed draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,8 @@ fn key(component: Component) -> u64 {
     match component {
         Component::Code => 1,
         Component::Zero => 2,
-        Component::Shift => 3,
+        Component::Shift(0) => 3,
+        Component::Shift(level) => 0x300 + u64::from(level),
         Component::Index => 4,
         Component::Bias => 5,
         Component::InputZero => 6,
@@ -124,10 +125,9 @@ pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
                 (0..count).map(|_| draw.code(&mut stream)).collect()
             }
             (Component::Zero, Some(number)) => zeros(scheme, number, &mut stream, count),
-            (Component::Shift, Some(number)) => {
+            (Component::Shift(level), Some(_)) => {
                 let step = typical(scheme, regime, seed) * range(scheme) / 4.0;
-                let value = |stream: &mut RandomStream| stream.normal() * step;
-                (0..count).map(|_| saturated(number, value(&mut stream))).collect()
+                shifts(scheme, level, step, &mut stream, count)
             }
             (Component::Index, Some(number)) => index(scheme, shape, number, &mut stream),
             (Component::Bias, Some(number)) => {
@@ -198,6 +198,36 @@ fn codes(
     codes
 }
 
+/// A level of shifts whose product is about `step`: integers are all codes, the coarsest float makes up
+/// for them, other floats are near 1.
+fn shifts(
+    scheme: &Scheme,
+    level: u8,
+    step: f64,
+    stream: &mut RandomStream,
+    count: usize,
+) -> Vec<u32> {
+    let Some(of) = scheme.shifts.get(usize::from(level)) else { return vec![0; count] };
+    if !of.number.is_float() {
+        return (0..count).map(|_| stream.bits() as u32 & of.number.mask()).collect();
+    }
+    let middle = |of: &ShiftLevel| match of.number.is_float() {
+        true => 1.0,
+        false => {
+            let offset = f64::from(of.offset);
+            (of.number.max() - offset).abs().max((of.number.min() - offset).abs()).max(2.0) / 2.0
+        }
+    };
+    let last = scheme.shifts.iter().rposition(|of| of.number.is_float());
+    let coarsest = last == Some(usize::from(level));
+    let step = step / scheme.shifts.iter().map(middle).product::<f64>();
+    let value = |stream: &mut RandomStream| match coarsest {
+        true => stream.normal() * step,
+        false => 1.0 + stream.unit(),
+    };
+    (0..count).map(|_| of.encode(value(stream))).collect()
+}
+
 /// Integers: all codes. Floats: anywhere in the range of the codes.
 fn zeros(scheme: &Scheme, number: Number, stream: &mut RandomStream, count: usize) -> Vec<u32> {
     let (low, high) = scheme.weight.range();
@@ -217,7 +247,7 @@ fn index(scheme: &Scheme, shape: Shape, number: Number, stream: &mut RandomStrea
         cut.then(|| granularity.elements(shape).1)
     };
     let parts = scheme.components().into_iter().filter(|component| {
-        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift)
+        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift(_))
     });
     let groups = parts.collect::<Vec<_>>().iter().filter_map(groups).min().unwrap_or(1);
     // Groups that the index's type cannot name are no column's.
@@ -252,6 +282,8 @@ fn range(scheme: &Scheme) -> f64 {
 /// The distribution of the values of one scale level.
 struct ScaleDraw {
     number: Number,
+    /// Subtracted from the stored number.
+    offset: i32,
     divide: bool,
     /// Exponents of the effective factor, inclusive.
     exponents: (i32, i32),
@@ -266,9 +298,11 @@ impl ScaleDraw {
         let levels = scheme.scales.len() as u64;
         let chosen = u64::from(level) == seed / Regime::ALL.len() as u64 % levels.max(1);
         let regime = if chosen { regime } else { Regime::Usual };
-        let divide = scheme.scales.get(usize::from(level)).is_some_and(|scale| scale.divide);
+        let of = scheme.scales.get(usize::from(level));
+        let divide = of.is_some_and(|scale| scale.divide);
+        let offset = of.map_or(0, |scale| scale.offset);
         // For a level that divides, the largest number is the smallest factor.
-        let (least, most) = exponents(number);
+        let (least, most) = exponents(number, offset);
         let (least, most) = if divide { (-most, -least) } else { (least, most) };
         let largest = largest_weight(scheme) - 1 - range(scheme).log2().ceil() as i32;
         let (mut least, most) = (least, most.min(largest));
@@ -287,7 +321,9 @@ impl ScaleDraw {
             Regime::Any => (least, most),
         };
         let signs = matches!(number, Number::Float(_) | Number::Int(_));
-        Self { number, divide, exponents, signed: regime == Regime::Any && signs }
+        // An offset gives integers both signs, in usual layers too.
+        let signed = offset > 0 || regime == Regime::Any && signs;
+        Self { number, offset, divide, exponents, signed }
     }
 
     fn code(&self, stream: &mut RandomStream) -> u32 {
@@ -298,24 +334,31 @@ impl ScaleDraw {
         let value = if self.divide { 1.0 / factor } else { factor };
         let negative = self.signed && unusual == 0;
         let zero = self.signed && unusual == 1 && !self.divide;
-        let code = saturated(self.number, if negative { -value } else { value });
+        let offset = f64::from(self.offset);
+        let code = saturated(self.number, if negative { -value } else { value } + offset);
         match zero {
-            true => saturated(self.number, 0.0),
+            true => saturated(self.number, offset),
             // Values that round to 0 become the smallest number; E8M0 has no zero.
-            false if self.number.decode(code) == 0.0 => 1,
+            false if self.number.decode(code) == offset => match self.offset {
+                0 => 1,
+                _ => saturated(self.number, offset + 1.0),
+            },
             false => code,
         }
     }
 }
 
-/// Exponents of the smallest and the largest positive number of a type.
-fn exponents(number: Number) -> (i32, i32) {
+/// Exponents of the smallest and the largest positive number of a type, less an offset.
+fn exponents(number: Number, offset: i32) -> (i32, i32) {
     let exponent = |value: f64| value.log2().floor() as i32;
+    let offset = f64::from(offset);
     let least = match number {
         Number::E8m0 => number.min(),
-        _ => number.decode(1),
+        // Integers of 0 or less have one less an offset of their own.
+        Number::Uint(_) | Number::Int(_) => (number.min() - offset).max(1.0),
+        Number::Float(_) => number.decode(1),
     };
-    (exponent(least.abs()), exponent(number.max()))
+    (exponent(least.abs()), exponent(number.max() - offset))
 }
 
 /// A factor in the middle of the seed's regime, the product of all levels.
@@ -433,8 +476,17 @@ mod tests {
             "weight: e4m3, scale: f16 per 8x32,",
             "weight: e5m2, scale: e4m3 per 1x16, scale: divide f32 per tensor,",
             "weight: u8, zero: u8, scale: f16 per 1x32, shift: f16,",
+            "weight: u4, scale: u6 per 1x32, scale: f16 per 1x96, shift: -u6, shift: f16 per 1x96,",
+            "weight: u3 - 4, scale: u6 - 32 per 1x16, scale: bf16 per 1x96,",
+            "weight: u4, scale: u4 + 3 per 1x16, shift: e4m3, shift: i8 - 7, shift: f32 per channel,",
         ] {
             let scheme = scheme(clauses);
+            // Integers of usual size are the smallest, or twice that.
+            let integer = |scale: &ScaleLevel| match scale.stored_number()? {
+                Number::Float(_) | Number::E8m0 => None,
+                number => Some(exponents(number, scale.offset).0 + 1),
+            };
+            let more: i32 = scheme.scales.iter().filter_map(integer).sum();
             for seed in 0..24 {
                 let plain = layer(&scheme, shape, seed);
                 let decoder = Dequantiser::new(&scheme, &plain).unwrap();
@@ -443,7 +495,7 @@ mod tests {
                     let (n, k) = index;
                     let w = decoder.weight(quantloom_dsl::layout::Index { e: 0, n, k });
                     assert!(
-                        !w.is_finite() || w.abs() <= f64::from(LARGEST_WEIGHT).exp2(),
+                        !w.is_finite() || w.abs() <= f64::from(LARGEST_WEIGHT + more).exp2(),
                         "{clauses} {seed}: {w}"
                     );
                     if w.is_finite() { finite += 1 } else { other += 1 }

@@ -23,7 +23,8 @@ pub(super) struct WeightMagnitudes<'a> {
     terms: Vec<f64>,
     /// `|scales|`.
     scales: Vec<f64>,
-    /// `max(1, |v| + |zero|) * max(1, |scale|) * ...`.
+    /// `max(1, |v| + |zero|) * max(1, |scale|) * ... + max(1, |shift|) * ...`, the last product over
+    /// the levels of the shift, if there are any.
     factors: Vec<f64>,
 }
 
@@ -177,7 +178,7 @@ pub(super) fn tokens_share_a_scale(scheme: &Scheme, own: FloatFormat) -> bool {
 pub(super) fn groups(scheme: &Scheme, shape: Shape) -> usize {
     let columns = |component: Component| {
         let granularity = scheme.granularity(component)?;
-        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift)
+        matches!(component, Component::Scale(_) | Component::Zero | Component::Shift(_))
             .then(|| granularity.elements(shape).1)
     };
     let most = scheme.components().into_iter().filter_map(columns).max();
@@ -197,7 +198,7 @@ pub(super) fn segments(scheme: &Scheme, shape: Shape) -> usize {
     let of_x = scheme.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
     let of_w = scheme.scales.iter().map(|scale| scale.group.cols);
     let of_w = of_w.chain(scheme.zero.map(|zero| zero.group.cols));
-    let of_w = of_w.chain(scheme.shift.map(|shift| shift.group.cols));
+    let of_w = of_w.chain(scheme.shifts.iter().map(|shift| shift.group.cols));
     let columns = |grain: GroupSize| match grain {
         GroupSize::Each(columns) => Some(u64::from(columns)),
         GroupSize::All => None,
@@ -238,19 +239,25 @@ impl<'a> WeightTerm<'a> {
         let zero = scheme
             .zero
             .map_or(0.0, |zero| zero.kind.decode(self.code(Component::Zero, index)).abs());
-        let shift = scheme
-            .shift
-            .map_or(0.0, |shift| shift.number.decode(self.code(Component::Shift, index)).abs());
+        let (mut shift, mut shift_factors) = (0.0, 0.0);
+        if !scheme.shifts.is_empty() {
+            (shift, shift_factors) = (1.0, 1.0);
+        }
+        for (level, of) in (0u8..).zip(&scheme.shifts) {
+            let factor = of.decode(self.code(Component::Shift(level), index)).abs();
+            shift *= factor;
+            shift_factors *= factor.max(1.0);
+        }
         let size = value.abs() + zero;
         let (mut scales, mut factors) = (1.0, size.max(1.0));
         for (level, of) in (0u8..).zip(&scheme.scales) {
             let Some(number) = of.stored_number() else { continue };
-            let scale = number.decode(self.code(Component::Scale(level), index)).abs();
+            let scale = of.decode(number, self.code(Component::Scale(level), index)).abs();
             let scale = if of.divide { 1.0 / scale } else { scale };
             scales *= scale;
             factors *= scale.max(1.0);
         }
-        [size * scales + shift, scales, factors + shift]
+        [size * scales + shift, scales, factors + shift_factors]
     }
 
     fn code(&self, component: Component, index: Index) -> u32 {

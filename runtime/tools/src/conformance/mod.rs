@@ -513,7 +513,8 @@ struct Bounds {
 impl Bounds {
     fn of(scheme: &Scheme, shape: Shape, sums: Sums, decoded: Decoded) -> Self {
         let (groups, segments) = (groups(scheme, shape), segments(scheme, shape));
-        let mut chain = RoundingCount::of(sums, shape.k as usize, (groups, segments));
+        let levels = scheme.scales.len().max(scheme.shifts.len());
+        let mut chain = RoundingCount::of(sums, shape.k as usize, (groups, segments), levels);
         chain.offset |= decoded.add != 0;
         let offset = stored_offset(scheme).max(f64::from(decoded.add).abs());
         Self { chain, offset, inexact: Inexact::of(&scheme.weight, decoded) }
