@@ -28,6 +28,9 @@ const MOST_SKINNY_TILES: u64 = 4;
 /// warp's part of K may be long. On an H200 M = 8 and 16 took 0.81 to 0.92 of the time with the model's 8 to
 /// 16 warps (docs/performance/experts.md).
 const MOST_SKINNY_WARPS: u64 = 4;
+/// The most slots for which skinny products are preferred on Hopper: with 16 they took 1.06 to 1.18 of the time of tiles
+/// on an H100, int4 and e2m1 with 16-bit x (docs/performance/experts.md).
+const MOST_SKINNY_SLOTS: u32 = 8;
 /// Tiles of rows of a matrix from which a skinny block has two, and four of them.
 const TWO_TILES: u32 = 32;
 const FOUR_TILES: u32 = 256;
@@ -103,7 +106,12 @@ fn of_slots(problem: &Problem, slots: u32, only: Option<&str>) -> Result<Chosen,
         return Ok(chosen);
     }
     let tiles = u64::from(problem.together());
-    let models = models(&single, slots).flatten().flat_map(|model| {
+    let preferred = |model: &Chosen| {
+        let hopper = problem.target().class == Class::Hopper;
+        let many = hopper && only.is_none() && slots > MOST_SKINNY_SLOTS;
+        !(many && matches!(model, Chosen::Skinny(_)))
+    };
+    let models = models(&single, slots).flatten().filter(preferred).flat_map(|model| {
         let few_warps = few_warps(problem, model);
         few_warps.into_iter().chain([tiles, 1].map(|by| adapted(model, by)))
     });
