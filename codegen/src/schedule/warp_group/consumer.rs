@@ -85,6 +85,13 @@ impl Batches {
         turn * self.in_turn + chunk % self.in_turn
     }
 
+    /// Stages that a consumer holds at once: the stage before is released after the first batch, and words of the
+    /// next one may be waited for before that.
+    pub(super) fn held(&self) -> u32 {
+        let early = (0..self.chunks).any(|chunk| self.load(chunk) == (0, true));
+        if early { 3 } else { 2 }
+    }
+
     /// The batch after whose commit a chunk's words are loaded, and whether it is a batch of the stage before.
     fn load(&self, chunk: u32) -> (u32, bool) {
         let count = self.count().unwrap_or(1);

@@ -102,10 +102,10 @@ impl Schedule for WarpGroupTile {
         }
         supported(main)?;
         let problem = main.problem;
-        let batches = match matches!(self.parts, 1 | 2) {
-            true => Batches::of(main, self).count(),
-            false => None,
-        };
+        let batches = matches!(self.parts, 1 | 2).then(|| Batches::of(main, self));
+        let held = batches.as_ref().filter(|batches| batches.count().is_some());
+        let held = held.map_or(2, Batches::held);
+        let batches = batches.and_then(|batches| batches.count());
         let one_group = main.segment() == main.k_tile()
             && kinds(main).all(|of| of.of_k_tile(main.k_tile()) == 1);
         let sums = self.product(main).map_or(u32::MAX, |product| {
@@ -119,7 +119,7 @@ impl Schedule for WarpGroupTile {
                 self.registers_of(sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
                 ChoiceRule::WarpGroupRegisters,
             ),
-            (self.stages >= 2, ChoiceRule::RingStages),
+            (self.stages >= held, ChoiceRule::RingStages),
             (batches.is_some_and(|batches| batches >= 2), ChoiceRule::Batches),
             (
                 self.parts == 1
@@ -264,9 +264,12 @@ fn most_groups(problem: &Problem) -> u32 {
     if problem.stack.is_some_and(Stack::gathers) { 2 } else { 3 }
 }
 
-/// Whether the schedule multiplies the matrices of a stack: by x of 16 bits, in token blocks of sorted pairs.
+/// Whether the schedule multiplies the matrices of a stack: by x of 16 bits whose scales do not change along K, in token
+/// blocks of sorted pairs. (Scales along K are copied by the order of tokens, not of pairs.)
 fn in_stacks(problem: &Problem, stack: Stack) -> bool {
-    problem.half().is_some() && problem.input.fragments.is_none() && !stack.direct
+    let along_k = problem.input.scale.and_then(InputScale::columns);
+    let halves = problem.half().is_some() && problem.input.fragments.is_none();
+    halves && along_k.is_none() && !stack.direct
 }
 
 /// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none.
