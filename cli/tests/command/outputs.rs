@@ -153,7 +153,9 @@ fn ignored_signals() -> u64 {
 #[test]
 fn too_many_threads_are_refused() {
     let program = BINARY;
-    let script = format!("ulimit -v 900000; RAYON_NUM_THREADS=3000 exec {program} schemes");
+    // Large stacks: what is left when there is no room for another one is enough for what a new thread allocates.
+    let limits = "ulimit -v 900000; RUST_MIN_STACK=67108864 RAYON_NUM_THREADS=3000";
+    let script = format!("{limits} exec {program} schemes");
     let done = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");

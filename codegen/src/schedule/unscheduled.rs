@@ -340,7 +340,7 @@ pub enum ChoiceRule {
     #[error("a thread has registers for its sums and two batches of fragments")]
     WarpGroupRegisters,
     /// Stages of a ring that a warp group fills.
-    #[error("there are at least two stages")]
+    #[error("there are at least two stages, three where words of the next one are loaded early")]
     RingStages,
     /// Batches of fragments of a stage.
     #[error("a stage is two batches of fragments or more")]
