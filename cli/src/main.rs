@@ -10,6 +10,7 @@ mod picture;
 mod plot;
 mod printed;
 mod progress;
+mod warnings;
 
 use std::process::ExitCode;
 
@@ -48,13 +49,7 @@ fn main() -> ExitCode {
 /// Shows warnings, such as that of a kernel that keeps registers in local memory, and starts the threads that
 /// everything computes on, before anything needs them.
 fn prepared() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .without_time()
-        .init();
+    warnings::show();
     interrupt::clean_up_when_ended()?;
     rayon::ThreadPoolBuilder::new().build_global().map_err(|error| {
         anyhow::anyhow!(

@@ -163,6 +163,20 @@ fn too_many_threads_are_refused() {
     assert!(said.contains("RAYON_NUM_THREADS=1") && said.lines().count() == 1, "{said}");
 }
 
+/// A warning of the libraries is said once, however many weights it is of.
+#[test]
+fn a_warning_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let scheme = folder.path().join("levels.scheme");
+    let clauses =
+        "weight: codebook(-100, -3, 7, 90), scale: f16 per 1x32, pack: [n, k], activation: bf16";
+    std::fs::write(&scheme, format!("levels {{ {clauses} }}")).unwrap();
+    let ran =
+        run(&["verify", &text(&scheme), "--backend", "cpu", "--shape", "48x96", "--m", "1,3"]);
+    let said = ran.err;
+    assert_eq!(said.matches("quantloom: warning: no decoder is generated").count(), 1, "{said}");
+}
+
 /// Names from a file are escaped on a terminal.
 #[test]
 fn names_do_not_command_the_terminal() {
