@@ -199,7 +199,7 @@ pub(crate) fn offset_text(offset: i32) -> String {
     match offset {
         0 => String::new(),
         offset if offset > 0 => format!(" - {offset}"),
-        offset => format!(" + {}", -offset),
+        offset => format!(" + {}", offset.unsigned_abs()),
     }
 }
 

@@ -58,8 +58,12 @@ pub fn load<D: DriverApi>(
         terminated.push(0);
         terminated
     };
-    if D::LOADS_TEXT && D::loader_compiles_better(&text.text) {
-        return ready(&terminated()).map(|kernel| (kernel, Origin::Loaded));
+    // Where the loader refuses, the compiler says why.
+    if D::LOADS_TEXT
+        && D::loader_compiles_better(&text.text)
+        && let Ok(kernel) = ready(&terminated())
+    {
+        return Ok((kernel, Origin::Loaded));
     }
     if let Some(image) = cache.get(&key) {
         match ready(&image) {

@@ -347,6 +347,8 @@ fn cuda() -> Vec<Case> {
             &[("FAKE_FAIL", "cuLinkCreate_v2=999"), OFF],
             &["vector_add: compiled by the module loader"],
         ),
+        // The module loader says nothing about a wrong text, the compiler where it is wrong.
+        case("compile with roles", WHOLE, &[], &["line 5; error: nonsense"]),
         case("graph keeps", WHOLE, &[], &["replayed: true"]),
         case(
             "graph keeps what joins",

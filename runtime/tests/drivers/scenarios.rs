@@ -51,7 +51,8 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "load" => {
             vector_add::<D>().map(|(kernel, origin)| println!("{}: {origin}", kernel.entry()))
         }
-        "load with roles" => with_roles::<D>(),
+        "load with roles" => with_roles::<D>(text::<D>()),
+        "compile with roles" => with_roles::<D>(nonsense::<D>()),
         "loader" => loader::<D>(<D as Fake>::TARGETS[0]),
         "wrong target" => loader::<D>(<D as Fake>::TARGETS[1]),
         "refused" => refused::<D>(),
@@ -85,8 +86,9 @@ fn vector_add<D: Fake>() -> Result<(Arc<Kernel<D>>, Origin), DriverError> {
 }
 
 /// A text whose warps have different numbers of registers.
-fn with_roles<D: Fake>() -> Result<(), DriverError> {
-    let KernelText { entry, text, rule } = text::<D>();
+fn with_roles<D: Fake>(
+    KernelText { entry, text, rule }: KernelText<'_>,
+) -> Result<(), DriverError> {
     let text = format!("{text}\n// setmaxnreg.inc.sync.aligned.u32 232;\n").into();
     let text = KernelText { entry, text, rule };
     let (kernel, origin) = load(&Context::<D>::new(0)?, &ImageCache::from_environment(), &text)?;
@@ -143,9 +145,12 @@ fn memory<D: Fake>() -> Result<(), DriverError> {
     Buffer::<D, u8>::uninitialised(&context, 1 << 41).map(drop)
 }
 
+fn nonsense<D: Fake>() -> KernelText<'static> {
+    KernelText { text: D::TEXT.replacen('{', "{ nonsense", 1).into(), ..text::<D>() }
+}
+
 fn compile<D: Fake>() -> Result<(), DriverError> {
-    let wrong = KernelText { text: D::TEXT.replacen('{', "{ nonsense", 1).into(), ..text::<D>() };
-    load(&Context::<D>::new(0)?, &ImageCache::off(), &wrong).map(drop)
+    load(&Context::<D>::new(0)?, &ImageCache::off(), &nonsense::<D>()).map(drop)
 }
 
 fn loader<D: Fake>(target: &str) -> Result<(), DriverError> {
