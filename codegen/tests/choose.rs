@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::kernels::products::{catalogue, problem};
+use crate::kernels::stacked::stack;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::{
-    Chosen, Measured, Problem, choose, choose_by_model, measured_rows,
+    Chosen, Measured, Problem, choose, choose_by_model, choose_stacked, measured_rows,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::ExpertProduct;
 
 #[test]
 fn what_is_chosen_is_written_and_read_back() {
@@ -104,6 +106,17 @@ fn many_tokens_and_rows_take_four_tiles_of_them() {
                 assert_eq!(found, (4, 12, 1), "{scheme} {shape:?} {tokens}");
             }
         }
+    }
+}
+
+/// Token blocks of 16 slots take tiles on Hopper, those of 8 skinny products (docs/performance/experts.md).
+#[test]
+fn token_blocks_of_16_slots_take_tiles_on_hopper() {
+    let stack = stack(ExpertProduct::GateUp, 128, 8);
+    let problem = problem("sym", 0, "sm_90a", (1536, 2048)).stacked(stack).unwrap();
+    for (slots, name) in [(8, "skinny"), (16, "tile")] {
+        let chosen = choose_stacked(&problem, slots * 8, Some(slots)).unwrap();
+        assert_eq!(chosen.name(), name, "{slots} slots: {chosen:?}");
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::kernels::products::catalogue;
-use crate::kernels::stacked::{Layer, Routing};
+use crate::kernels::stacked::{Layer, Routing, scheme, stack};
 use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::emit;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
@@ -15,9 +15,9 @@ use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
-use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::{ExpertProduct, Gate};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32};
-use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::gpu::{Products as _, Stacked};
 use quantloom_runtime::source::Work;
 use quantloom_tests::sweep::{self, Share};
@@ -60,27 +60,6 @@ const SCHEMES: &[(&str, &str)] = &[
          activation: e2m1 { scale: e8m0 per 1x32 from pow2 }",
     ),
 ];
-
-fn scheme((name, clauses): (&str, &str)) -> Scheme {
-    parse(&format!("{name} {{ {clauses} }}")).unwrap_or_else(|faults| panic!("{name}: {faults:?}"))
-}
-
-const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
-    let shards = match product {
-        ExpertProduct::GateUp => 2,
-        ExpertProduct::Down => 1,
-    };
-    Stack {
-        product,
-        experts,
-        shards,
-        top_k,
-        gate: None,
-        direct: false,
-        weighted: false,
-        operand: OperandOf::Row,
-    }
-}
 
 /// Small blocks of every schedule that has products of the problem: fewer slots than the tokens of an
 /// instruction, K split, as many slots as two tiles of tokens.

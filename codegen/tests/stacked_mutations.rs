@@ -1,7 +1,7 @@
 //! The tests of products of experts can fail: kernels with one mutation, each refused by the verifier,
 //! stopped by the simulator, or found to compute a wrong result.
 
-use crate::kernels::mutation::{Place, gone, mutate};
+use crate::kernels::mutation::{Place, gone, keep_unpaired, leave_unused, mutate};
 use crate::kernels::stacked::{Layer, Routing};
 use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::ir::{Binary, Compare, Kernel, Op, Operand, Ternary, verify};
@@ -142,18 +142,9 @@ const OF_FUSED: &[(&str, Mutation)] = &[
             *op = Compare::NotEqual;
         }
     }),
-    ("rows of slots without a pair are not 0", |_, _, op| {
-        if let Op::Select { condition, b: Operand::F32(0.0), .. } = op {
-            *condition = true.into();
-        }
-    }),
-    ("rows of token blocks that are not in use are not written", |_, place, op| match op {
-        Op::Store { to, values, .. }
-            if place.is(to.space, "y") && values.iter().all(|value| *value == Operand::U32(0)) =>
-        {
-            gone(op);
-        }
-        _ => {}
+    ("rows of slots without a pair are not 0", |_, _, op| keep_unpaired(op)),
+    ("rows of token blocks that are not in use are not written", |_, place, op| {
+        leave_unused(place, op);
     }),
 ];
 

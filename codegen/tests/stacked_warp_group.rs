@@ -1,8 +1,8 @@
 //! Products over a stack of experts on warp groups: each pair's row has the bits that its expert's matrix alone
 //! gives, a gate in the epilogue those of the gate's own kernel, and nothing that is wrong in it stays unnoticed.
 
-use crate::kernels::mutation::{Place, gone, mutate};
-use crate::kernels::stacked::{Layer, Routing};
+use crate::kernels::mutation::{Place, gone, keep_unpaired, leave_unused, mutate};
+use crate::kernels::stacked::{Layer, Routing, scheme, stack};
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
@@ -12,9 +12,9 @@ use quantloom_codegen::ir::{
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Schedule, Stack, choose_stacked};
 use quantloom_codegen::target::target;
-use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::Activation;
+use quantloom_dsl::experts::{ExpertProduct, Gate};
 use quantloom_dsl::format::NUMBER_F32;
-use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 
@@ -38,27 +38,6 @@ const SCHEMES: [(&str, &str); 6] = [
     ),
     ("powers", "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], activation: bf16"),
 ];
-
-fn scheme((name, clauses): (&str, &str)) -> Scheme {
-    parse(&format!("{name} {{ {clauses} }}")).unwrap_or_else(|faults| panic!("{name}: {faults:?}"))
-}
-
-const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
-    let shards = match product {
-        ExpertProduct::GateUp => 2,
-        ExpertProduct::Down => 1,
-    };
-    Stack {
-        product,
-        experts,
-        shards,
-        top_k,
-        gate: None,
-        direct: false,
-        weighted: false,
-        operand: OperandOf::Row,
-    }
-}
 
 /// Whether scales multiply sums is the scheme's: f16 cannot multiply weights exactly.
 fn tile(name: &str, (tokens, groups, row_tiles, stages): (u32, u32, u32, u32)) -> WarpGroupTile {
@@ -116,6 +95,22 @@ fn products_are_right() {
         let (text, stack) = (SCHEMES[of], stack(product, 4, 3));
         let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 7).unwrap();
         check(&layer, tile(text.0, block));
+    }
+}
+
+/// Lanes gather rows of x, not scales of their columns.
+#[test]
+fn scales_of_x_along_k_are_refused() {
+    let weight =
+        "weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, pack: u32 [k:8 | k, n]";
+    for (activation, served) in [("bf16", true), ("e4m3 { scale: f32 per 1x128 }", false)] {
+        let scheme = scheme(("x", &format!("{weight}, activation: {activation}")));
+        let activation = scheme.activations[0].clone();
+        let problem = Problem::new(&scheme, &activation, target("sm_90a").unwrap(), (72, 512));
+        let problem = problem.unwrap().stacked(stack(ExpertProduct::GateUp, 4, 3)).unwrap();
+        let tile = WarpGroupTile { exact: true, ..tile("x", (32, 1, 1, 3)) };
+        let built = tile.build(&problem.giving(NUMBER_F32).unwrap());
+        assert_eq!(built.is_ok(), served, "{activation:?}: {:?}", built.err());
     }
 }
 
@@ -378,18 +373,9 @@ const OF_FUSED: &[(&str, Mutation)] = &[
             seen.count += usize::from(seen.is(*map, "w_map") && to.offset == all[0]);
         }
     }),
-    ("rows of slots without a pair are not 0", |_, _, op| {
-        if let Op::Select { condition, b: Operand::F32(0.0), .. } = op {
-            *condition = true.into();
-        }
-    }),
-    ("rows of token blocks that are not in use are not written", |_, place, op| match op {
-        Op::Store { to, values, .. }
-            if place.is(to.space, "y") && values.iter().all(|value| *value == Operand::U32(0)) =>
-        {
-            gone(op);
-        }
-        _ => {}
+    ("rows of slots without a pair are not 0", |_, _, op| keep_unpaired(op)),
+    ("rows of token blocks that are not in use are not written", |_, place, op| {
+        leave_unused(place, op);
     }),
     ("lines of y that the store does not see", |seen, _, op| {
         if *op == Op::FenceAsync {

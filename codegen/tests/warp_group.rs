@@ -99,6 +99,20 @@ fn halves_of_a_line_of_x_are_no_stages() {
     assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Parts, .. }), "{why}");
 }
 
+/// Consumers of FP8 in blocks load words of the next stage before they release one: with the stage whose sums are not
+/// ready a consumer has three, and would wait forever in a ring of two.
+#[test]
+fn rings_have_the_stages_that_consumers_hold() {
+    let problem = problem("blocks", 0, "sm_90a", (72, 512));
+    let refused = |stages| {
+        let tile = WarpGroupTile { groups: 1, stages, batch: 2, exact: true, ..WARP_GROUP };
+        tile.build(&problem).err()
+    };
+    assert!(refused(3).is_none());
+    let why = refused(2).expect("a ring of two stages");
+    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::RingStages, .. }), "{why}");
+}
+
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn products_of_large_tiles_are_right() {

@@ -1,6 +1,6 @@
 //! Mutations: changes of single operations that make a kernel wrong.
 
-use quantloom_codegen::ir::{Body, Buffer, Kernel, Op, SharedBlock, Space, Statement};
+use quantloom_codegen::ir::{Body, Buffer, Kernel, Op, Operand, SharedBlock, Space, Statement};
 
 /// A change of an operation at a location.
 pub type Mutation = fn(&Place, &mut Op);
@@ -51,6 +51,23 @@ pub fn put_before(kernel: &mut Kernel, before: fn(&Op) -> Option<Op>) -> bool {
 /// Removes an operation.
 pub fn gone(op: &mut Op) {
     *op = Op::Comment("nothing".into());
+}
+
+/// Keeps what was computed for slots without a pair, instead of 0.
+pub fn keep_unpaired(op: &mut Op) {
+    if let Op::Select { condition, b: Operand::F32(0.0), .. } = op {
+        *condition = true.into();
+    }
+}
+
+/// Leaves the rows of y as they are that belong to token blocks without a pair.
+pub fn leave_unused(place: &Place, op: &mut Op) {
+    if let Op::Store { to, values, .. } = op
+        && place.is(to.space, "y")
+        && values.iter().all(|value| *value == Operand::U32(0))
+    {
+        gone(op);
+    }
 }
 
 fn each_body(kernel: &mut Kernel, change: &mut dyn FnMut(&Place, &mut Body)) -> bool {

@@ -7,11 +7,11 @@ use quantloom_codegen::schedule::experts::{GateProblem, activate};
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
 use quantloom_codegen::target::target;
-use quantloom_dsl::experts::{ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::{BF16, F32, FloatFormat, NUMBER_F32, Number, Overflow};
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::PlainCodes;
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_runtime::gpu::{Products as _, Request};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::source::{BufferRole, Count, ParameterKind, Problem as Sizes};
@@ -39,6 +39,29 @@ pub enum Routing {
     One,
     /// None.
     Nowhere,
+}
+
+/// The scheme of a name and clauses.
+pub fn scheme((name, clauses): (&str, &str)) -> Scheme {
+    parse(&format!("{name} {{ {clauses} }}")).unwrap_or_else(|faults| panic!("{name}: {faults:?}"))
+}
+
+/// A product of a layer of so many experts, top k, with a row of x for each pair's token or pair.
+pub const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
+    let shards = match product {
+        ExpertProduct::GateUp => 2,
+        ExpertProduct::Down => 1,
+    };
+    Stack {
+        product,
+        experts,
+        shards,
+        top_k,
+        gate: None,
+        direct: false,
+        weighted: false,
+        operand: OperandOf::Row,
+    }
 }
 
 /// A buffer of a kernel, by its role.
