@@ -90,6 +90,10 @@ fn products_are_right() {
         (3, ExpertProduct::Down, (264, 136), (33, Routing::Random), (32, 2, 2, 2)),
         (5, ExpertProduct::GateUp, (40, 360), (33, Routing::One), (32, 1, 1, 5)),
         (5, ExpertProduct::Down, (24, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
+        (0, ExpertProduct::GateUp, (40, 264), (65, Routing::Random), (48, 1, 1, 3)),
+        (0, ExpertProduct::Down, (72, 136), (75, Routing::Random), (80, 1, 1, 2)),
+        // Two bands, of 9 and 8 blocks of rows.
+        (0, ExpertProduct::Down, (1064, 136), (5, Routing::Random), (8, 1, 1, 3)),
     ];
     for (of, product, shape, routed, block) in cases {
         let (text, stack) = (SCHEMES[of], stack(product, 4, 3));
@@ -129,6 +133,7 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
         (3, Gate::Silu, (136, 192), (33, Routing::One), (32, 1, 2, 4)),
         (2, Gate::Silu, (72, 328), (9, Routing::Random), (16, 1, 2, 3)),
         (5, Gate::UngatedRelu2, (72, 264), (5, Routing::Random), (8, 1, 1, 3)),
+        (0, Gate::Silu, (40, 264), (75, Routing::Random), (48, 1, 2, 3)),
     ];
     for (of, gate, shape, routed, block) in gates {
         let text = SCHEMES[of];

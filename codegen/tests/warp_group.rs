@@ -46,6 +46,8 @@ fn products_are_right() {
         (("sym", 0, (72, 392)), 17, tile(16, 2, 1, 4, 1)),
         (("asym", 0, (72, 520)), 9, tile(8, 1, 2, 2, 4)),
         (("bias", 0, (264, 8)), 3, tile(8, 3, 1, 2, 4)),
+        (("sym", 0, (72, 264)), 43, tile(48, 1, 1, 2, 4)),
+        (("sym", 0, (40, 136)), 75, tile(80, 1, 1, 2, 2)),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -82,6 +84,7 @@ fn parts_of_k_are_right() {
         (("halves", 0, (72, 392)), 40, WarpGroupTile { exact: true, ..split }),
         (("sym", 0, (72, 392)), 35, half),
         (("asym", 0, (40, 328)), 20, WarpGroupTile { splits: 2, batch: 1, ..half }),
+        (("sym", 0, (72, 264)), 41, WarpGroupTile { tokens: 48, groups: 1, ..split }),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -97,6 +100,29 @@ fn halves_of_a_line_of_x_are_no_stages() {
     assert!(half.build(&problem("sym")).is_ok());
     let why = half.build(&problem("bytes")).unwrap_err();
     assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Parts, .. }), "{why}");
+}
+
+/// The least number of tokens of an instruction that leaves the fewest over; with scales of x along K whole tiles of 32.
+#[test]
+fn tiles_have_as_many_tokens_as_instructions_do() {
+    for (scheme, m, tokens) in [
+        ("sym", 40, 48),
+        ("sym", 75, 80),
+        ("sym", 300, 160),
+        ("integers", 90, 96),
+        ("blocks", 40, 64),
+        ("blocks", 75, 96),
+    ] {
+        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
+        let tiles = WarpGroupTile::candidates(&problem, m);
+        assert!(tiles.iter().any(|tile| tile.tokens == tokens), "{scheme}, M = {m}");
+        let over = tiles.iter().filter(|tile| tile.tokens > tokens && tile.tokens < 2 * tokens);
+        assert_eq!(over.count(), 0, "{scheme}, M = {m}");
+    }
+    let problem = problem("blocks", 0, "sm_90a", (72, 512));
+    let tile = WarpGroupTile { tokens: 48, stages: 3, exact: true, ..WARP_GROUP };
+    let why = tile.build(&problem).err().expect("tiles of 32 tokens in part");
+    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::TokenTiles, .. }), "{why}");
 }
 
 /// Consumers of FP8 in blocks load words of the next stage before they release one: with the stage whose sums are not

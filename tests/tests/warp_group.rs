@@ -41,6 +41,10 @@ const EIGHT_TOKENS: &str =
 /// Tiles of which two blocks share K.
 const TWO_BLOCKS: &str = "use warp_group; warp_group(tokens=32, groups=2, splits=2)";
 
+/// Tiles of 96 tokens.
+const THREE_TILES: &str =
+    "use warp_group; warp_group(tokens=96, groups=1, row_tiles=1, stages=3, parts=1, splits=1)";
+
 /// What a refusal says.
 const UNSUPPORTED: &[&str] = &["no schedule on sm_90a handles", "no block of a warp_group product"];
 
@@ -115,6 +119,12 @@ fn scales_along_k_multiply() {
         let scheme = quantloom_dsl::parse(&text).unwrap();
         let (right, why) = products(&scheme, choices, &[shape], &[19]);
         assert!(right > 0, "{text}: {why}");
+    }
+    // Three tiles of scales of tokens a block; integers as many.
+    for name in ["fp8_block", "ct_w8a8"] {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let (right, why) = products(scheme, THREE_TILES, &[(136, 384)], &[75]);
+        assert!(right > 0, "{name}: {why}");
     }
     // Groups of w that are shorter than those of x: a k-tile has several segments, whatever schedule has them.
     let cases = [

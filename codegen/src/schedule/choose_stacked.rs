@@ -19,6 +19,8 @@ use crate::target::Class;
 const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
 /// The most slots for products of every schedule.
 const MOST_SLOTS: u32 = 64;
+/// The most slots that the model of warp groups compares: with more a block has one tile of rows.
+const MOST_WARP_GROUP_SLOTS: u32 = 128;
 /// Tenths of a token block that an expert's rows may fill on average: beyond, many experts need a second
 /// token block.
 const FILLED: u64 = 9;
@@ -204,7 +206,8 @@ impl Stack {
             let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
             Some((slots, of_blocks * token_blocks(rows, slots)))
         };
-        let timed = SLOTS.into_iter().filter_map(time);
+        let counts = WarpGroupTile::token_counts(problem).into_iter();
+        let timed = counts.filter(|slots| *slots <= MOST_WARP_GROUP_SLOTS).filter_map(time);
         timed.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(slots, _)| slots)
     }
 

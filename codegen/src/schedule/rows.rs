@@ -60,6 +60,18 @@ pub(super) enum ReadableRows {
     Routed { rows: TokenRows, first: Operand, last: Option<Operand>, pair: Operand },
 }
 
+impl Token {
+    /// The token of a slot whose pair is known.
+    pub(super) const fn of_pair(number: Operand, pair: Operand) -> Self {
+        Self { number, pair: Some(pair) }
+    }
+
+    /// Its pair, or [`NONE`]; outside expert layers its number.
+    pub(super) fn pair(self) -> Operand {
+        self.pair.unwrap_or(self.number)
+    }
+}
+
 impl TokenRows {
     /// The tokens of a product with a single matrix and M rows of x.
     pub(super) const fn single(block: Operand, tokens: u32, m: Operand) -> Self {

@@ -330,6 +330,9 @@ pub enum ChoiceRule {
     /// The instruction of a block of warp groups.
     #[error("tokens are columns of a warp-group instruction")]
     WarpGroupTokens,
+    /// Tokens of a block of warp groups where x has scales along K.
+    #[error("with scales of x along K tokens are at most 32, or a multiple of 32")]
+    TokenTiles,
     /// Warp groups of a block that multiply.
     #[error("one to three warp groups multiply, one or two where lanes copy rows of x")]
     WarpGroups,

@@ -16,13 +16,14 @@
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
 //! the way from sums to y. In an expert layer a block has one tile after another (`tiles`), each with the matrix of its
-//! expert and its slots; rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;
 mod exchange;
 mod gather;
 mod model;
+mod pairs;
 mod params;
 mod producer;
 mod ring;

@@ -17,6 +17,8 @@ use crate::target::{Feature, Target};
 
 /// Pairs of a chunk, which a block sorts; as many threads.
 pub const CHUNK: u32 = THREADS;
+/// Chunks whose counts are loaded before the first of them is added: a load takes as long as adding hundreds.
+const CHUNKS_AT_ONCE: u32 = 16;
 /// Pairs of shared memory that are loaded at once.
 const AT_ONCE: u32 = 4;
 
@@ -244,13 +246,14 @@ fn places(problem: &SortProblem) -> Kernel {
     let (first, blocks) = (b.equal(chunk.pair, 0u32), b.special(Special::Blocks(0)));
     let to = order.count();
     b.store(to, &[count], Width::B32, Some(first));
-    let (all, step) = (order.token_blocks, b.mul(blocks, THREADS));
-    b.for_each(chunk.pair, all, step, "token_block", |b, token_block| {
+    let all = b.mul(order.token_blocks, slots);
+    let step = b.mul(blocks, THREADS);
+    b.for_each(chunk.pair, all, step, "of_all", |b, slot| {
+        let (token_block, at) = (b.div(slot, slots), b.rem(slot, slots));
         let used = b.less(token_block, count);
         let expert = experts.of_block(b, token_block);
-        let shown = b.select(used, expert, none);
-        let to = order.expert(token_block);
-        b.store(to, &[shown], Width::B32, None);
+        let (shown, first) = (b.select(used, expert, none), b.equal(at, 0u32));
+        b.store(order.expert(token_block), &[shown], Width::B32, Some(first));
         // Slots of the expert from the block on that have a pair.
         let total = experts.load(b, experts.totals, expert, used);
         let begins = b.less(0u32, expert);
@@ -261,16 +264,11 @@ fn places(problem: &SortProblem) -> Kernel {
         let skipped = b.mul(number, slots);
         let held = b.sub(total, skipped);
         let held = b.select(used, held, 0u32);
-        let first = b.mul(token_block, slots);
-        b.for_each(0u32, slots, 1u32, "slot", |b, at| {
-            let held = b.less(at, held);
-            let empty = b.unary(Unary::NotPred, held);
-            let slot = b.add(first, at);
-            let to = order.pair(b, slot);
-            b.store(to, &[none], Width::B32, Some(empty));
-            let to = order.weight(b, slot);
-            b.store(to, &[0u32.into()], Width::B32, Some(empty));
-        });
+        let held = b.less(at, held);
+        let empty = b.unary(Unary::NotPred, held);
+        let (of_pair, of_weight) = (order.pair(b, slot), order.weight(b, slot));
+        b.store(of_pair, &[none], Width::B32, Some(empty));
+        b.store(of_weight, &[0u32.into()], Width::B32, Some(empty));
     });
     b.finish()
 }
@@ -319,17 +317,25 @@ impl Experts {
                         sum
                     });
                     let chunks = b.special(Special::Blocks(0));
-                    b.for_each(0u32, chunks, 1u32, "chunk", |b, number| {
-                        let at = b.mad(number, local, expert);
-                        let mask = Some(Mask::or_zero(inside));
-                        let from = Address::new(counted, at);
-                        let count = b.load_as(Type::U32, from, Width::B32, mask, Cache::Default)[0];
-                        let sum = b.add(total, count);
-                        b.set(total, sum);
-                        let earlier = b.less(number, block);
-                        let sum = b.add(before, count);
-                        let sum = b.select(earlier, sum, before);
-                        b.set(before, sum);
+                    b.for_each(0u32, chunks, CHUNKS_AT_ONCE, "chunk", |b, first| {
+                        let loaded: Vec<_> = (0..CHUNKS_AT_ONCE)
+                            .map(|further| {
+                                let number = b.add(first, further);
+                                let exists = b.less(number, chunks);
+                                let mask = Some(Mask::or_zero(b.both(exists, inside)));
+                                let at = b.mad(number, local, expert);
+                                let (from, width) = (Address::new(counted, at), Width::B32);
+                                (number, b.load_as(Type::U32, from, width, mask, Cache::Default)[0])
+                            })
+                            .collect();
+                        for (number, count) in loaded {
+                            let sum = b.add(total, count);
+                            b.set(total, sum);
+                            let earlier = b.less(number, block);
+                            let sum = b.add(before, count);
+                            let sum = b.select(earlier, sum, before);
+                            b.set(before, sum);
+                        }
                     });
                     b.store(
                         Address::new(totals, expert),

@@ -7,6 +7,7 @@
 //! first batch of the next one, when the last products that read it are complete; the last one of a tile at its end, if a
 //! block has several tiles.
 
+use super::pairs::Pairs;
 use super::ring::{Cursor, Ring};
 use super::stage::{LINE, Stages};
 use super::sums::Sums;
@@ -129,6 +130,7 @@ pub(super) fn consume(
     let batches = Batches::new(block);
     let first_lane = b.equal(lane, 0u32);
 
+    let pairs = Pairs::load(b, block, &rows);
     b.comment("words of the first stage");
     let cursor = cursor.unwrap_or_else(|| ring.cursor(b));
     weights.begin(b, start);
@@ -216,7 +218,10 @@ pub(super) fn consume(
         b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
     }
     let sums = exchange::exchanged(b, (block, stages), &rows, sums);
-    store::store(b, (block, stages), &rows, &sums);
+    if let Some(pairs) = &pairs {
+        pairs.exchange(b, block, &rows);
+    }
+    store::store(b, (block, stages), (&rows, pairs.as_ref()), &sums);
     exchange::meet(b, block);
 }
 

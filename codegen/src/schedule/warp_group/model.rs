@@ -119,9 +119,8 @@ fn places_of_scales(problem: &Problem) -> &'static [bool] {
 
 /// The shapes that the model compares.
 fn shapes(problem: &Problem, tokens: u32) -> impl Iterator<Item = Shape> {
-    let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
     let exact = places_of_scales(problem);
-    let wide = [most, most / 2].into_iter().filter(|&own| own >= 8);
+    let wide = WarpGroupTile::token_tiles(problem, tokens).into_iter();
     let blocks = [(2, 1), (1, 1), (2, 2)];
     let all = wide.flat_map(move |own| blocks.map(|block| (own, block)));
     let all = all.flat_map(|of| [1, 2].map(|splits| (of, splits)));

@@ -2,14 +2,14 @@
 
 use super::consumer::Batches;
 use super::stage::{kinds, ring_bytes};
-use super::{exchange, model, store, write};
+use super::{exchange, model, pairs, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::{DequantPlan, Operand};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
-use crate::schedule::input::InputScale;
+use crate::schedule::input::{InputScale, TOKEN_TILE};
 use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
@@ -81,8 +81,7 @@ impl Schedule for WarpGroupTile {
 
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let problem = problem.of_warp_groups();
-        let most = tokens.checked_next_power_of_two().unwrap_or(256).clamp(8, 256);
-        let tiles = [most, most / 2].into_iter().filter(|&own| own >= 8);
+        let tiles = Self::token_tiles(problem, tokens).into_iter();
         let blocks = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 2)];
         let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
         let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
@@ -113,6 +112,7 @@ impl Schedule for WarpGroupTile {
         });
         let rules = [
             (self.product(main).is_some(), ChoiceRule::WarpGroupTokens),
+            (whole_token_tiles(problem, self.tokens), ChoiceRule::TokenTiles),
             ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
@@ -258,6 +258,12 @@ fn exact_pairs(main: &MainLoop<'_>) -> bool {
         && problem.input.scale.and_then(InputScale::columns).is_none()
 }
 
+/// Whether scales of x along K, which are stored in tiles of tokens, are copied for so many tokens a block.
+fn whole_token_tiles(problem: &Problem, tokens: u32) -> bool {
+    let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
+    !along_k || tokens <= TOKEN_TILE || tokens.is_multiple_of(TOKEN_TILE)
+}
+
 /// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
 /// rows of x.
 fn most_groups(problem: &Problem) -> u32 {
@@ -334,7 +340,7 @@ impl WarpGroupTile {
     ) -> Option<Self> {
         let batch = match tokens {
             ..=64 => 4,
-            128 => 2,
+            ..=128 => 2,
             _ => 1,
         };
         let programmatic = problem.target().has(Feature::GridDependency);
@@ -357,6 +363,37 @@ impl WarpGroupTile {
         let mut all =
             all.flat_map(|(batch, parts)| depths().map(move |stages| (stages, batch, parts)));
         all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
+    }
+
+    /// Tokens of a block that the products of a problem may have: N of the warp-group instructions for its elements,
+    /// ascending.
+    pub(in crate::schedule) fn token_counts(problem: &Problem) -> Vec<u32> {
+        let problem = problem.of_warp_groups();
+        let element = element(problem);
+        let ops = MATRIX_OPS.iter().filter(|op| {
+            op.scope == MatrixScope::WarpGroup && op.shape[0] == ROWS && Some(op.a) == element
+        });
+        let counts = ops.map(|op| op.shape[1]);
+        let mut counts: Vec<u32> =
+            counts.filter(|&tokens| whole_token_tiles(problem, tokens)).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+
+    /// Tokens of a block worth comparing for M tokens: those of the fewest blocks, and of twice as many, that leave the
+    /// fewest tokens over.
+    pub(super) fn token_tiles(problem: &Problem, tokens: u32) -> Vec<u32> {
+        let counts = Self::token_counts(problem);
+        let Some(&most) = counts.last() else { return Vec::new() };
+        let fewest = tokens.div_ceil(most).max(1);
+        let of_blocks = |blocks: u32| {
+            let each = tokens.div_ceil(blocks);
+            counts.iter().copied().find(|&count| count >= each)
+        };
+        let mut tiles: Vec<u32> = [fewest, 2 * fewest].into_iter().filter_map(of_blocks).collect();
+        tiles.dedup();
+        tiles
     }
 
     /// Microseconds of an expert layer's product with so many slots a token block, if each expert has one, by the model;
@@ -437,10 +474,14 @@ impl WarpGroupTile {
             1 => 0,
             _ => exchange::words(threads, sums * self.row_tiles),
         };
+        let pairs = match main.problem.stack {
+            Some(_) => pairs::words(self.groups, self.tokens),
+            None => 0,
+        };
         let ring = (self.stages, (self.tokens, self.parts));
         let ring = ring_bytes(main, ring, native, (y, exchange));
         // Parts begin at lines whose swizzle begins anew.
-        (barriers + ring + 4 * Table::words(main.problem)).next_multiple_of(ALIGN)
+        (barriers + ring + 4 * (Table::words(main.problem) + pairs)).next_multiple_of(ALIGN)
     }
 
     /// The steps from sums to y.

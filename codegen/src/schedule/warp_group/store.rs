@@ -8,6 +8,7 @@
 //! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
 
 use super::Block;
+use super::pairs::Pairs;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use crate::ir::{
@@ -41,13 +42,13 @@ pub(super) const fn words(groups: u32, tokens: u32) -> u32 {
 pub(super) fn store(
     b: &mut Builder,
     (block, stages): (&Block<'_>, &Stages),
-    rows: &WarpRows,
+    (rows, pairs): (&WarpRows, Option<&Pairs>),
     sums: &[Vec<Operand>],
 ) {
     let (problem, tile, io) = (block.main.problem, block.tile, block.io);
     let Some(lanes) = LaneMap::new(block.product) else { return };
     let Some(half) = half_of(problem.output) else {
-        return store_rows(b, block, (rows, &lanes), sums);
+        return store_rows(b, block, (rows, pairs, &lanes), sums);
     };
     // Blocks that split K store a part of the tokens each: the first registers of D hold as many.
     let (m_rows, tokens) = (block.product.shape[0], tile.tokens / tile.splits);
@@ -82,7 +83,7 @@ pub(super) fn store(
     let first_token = b.mul(share, tokens);
     let first_row = first_row(b, block, rows);
     let from = b.mul(rows.group, tokens * LINE);
-    let epilogue = Finish::declare(b, block, rows, (&lanes, first_token));
+    let epilogue = Finish::declare(b, block, (rows, pairs), (&lanes, first_token));
     for (number, sums) in (0..).zip(sums.chunks(block.together() as usize)) {
         let first = b.add(first_row, number * m_rows);
         if number > 0 || block.has_tiles() {
@@ -126,7 +127,7 @@ fn first_row(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Operand {
 fn store_rows(
     b: &mut Builder,
     block: &Block<'_>,
-    (rows, lanes): (&WarpRows, &LaneMap),
+    (rows, pairs, lanes): (&WarpRows, Option<&Pairs>, &LaneMap),
     sums: &[Vec<Operand>],
 ) {
     let (problem, io) = (block.main.problem, block.io);
@@ -137,7 +138,7 @@ fn store_rows(
     let share = b.mad(block.token_block, block.tile.splits, block.part);
     let first_token = b.mul(share, tokens);
     let first_row = first_row(b, block, rows);
-    let epilogue = Finish::declare(b, block, rows, (lanes, first_token));
+    let epilogue = Finish::declare(b, block, (rows, pairs), (lanes, first_token));
     let ragged = !problem.n.is_multiple_of(block.rows_of_y());
     let tiles = (0..).zip(sums).map(|(number, sums)| {
         let first = b.add(first_row, number * block.product.shape[0]);
@@ -168,7 +169,7 @@ fn store_rows(
 }
 
 /// The warps of a group wait for each other.
-fn meet(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) {
+pub(super) fn meet(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) {
     let threads = block.group_warps() * b.warp_size();
     for group in 0..block.tile.groups {
         let own = b.equal(rows.group, group);
@@ -210,11 +211,13 @@ fn write_lines(b: &mut Builder, (values, half): (Vec<[[Operand; 2]; 2]>, Half), 
 /// The steps from sums to the numbers that are rounded, and what they read.
 struct Finish<'p, 'b> {
     block: &'b Block<'p>,
+    /// The pairs of slots, in an expert layer.
+    pairs: Option<&'b Pairs>,
     ops: Vec<EpilogueOp>,
     /// The first of this lane's rows in its tile, and their distance.
     row: Operand,
     apart: u32,
-    /// This lane's first token.
+    /// This lane's first token: its number over all blocks; in an expert layer its slot in the token block.
     token: Operand,
     /// M, of a single matrix.
     m: Operand,
@@ -234,19 +237,19 @@ impl<'p, 'b> Finish<'p, 'b> {
     fn declare(
         b: &mut Builder,
         block: &'b Block<'p>,
-        rows: &WarpRows,
+        (rows, pairs): (&WarpRows, Option<&'b Pairs>),
         (lanes, first_token): (&LaneMap, Operand),
     ) -> Self {
         let thread = b.mad(rows.warp, b.warp_size(), rows.lane);
         let token = lanes.d.token.of(b, thread);
-        let token = b.add(first_token, token);
+        let token = if pairs.is_some() { token } else { b.add(first_token, token) };
         let row = lanes.d.rows.first.of(b, thread);
         let m = match block.main.problem.stack {
             None => b.argument(block.io.m),
             Some(_) => 0u32.into(),
         };
         let ops = block.tile.finish(block.main.problem);
-        Self { block, ops, row, apart: lanes.d.rows.stride, token, m }
+        Self { block, pairs, ops, row, apart: lanes.d.rows.stride, token, m }
     }
 
     /// The rows of the block's tokens.
@@ -260,9 +263,13 @@ impl<'p, 'b> Finish<'p, 'b> {
     /// The lane's token so far after its first one.
     fn token(&self, b: &mut Builder, further: u32) -> OfToken {
         let number = b.add(self.token, further);
-        let of = self.rows().token(b, number, true.into());
-        let routed = self.block.main.problem.stack.is_some();
-        OfToken { of, exists: routed.then(|| self.rows().exists(b, of)) }
+        match self.pairs {
+            Some(pairs) => {
+                let of = pairs.token(b, self.block, number);
+                OfToken { of, exists: Some(self.rows().exists(b, of)) }
+            }
+            None => OfToken { of: self.rows().token(b, number, true.into()), exists: None },
+        }
     }
 
     /// Whether a token exists.

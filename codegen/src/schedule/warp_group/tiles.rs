@@ -1,18 +1,22 @@
 //! The tiles of an expert layer's product: a block has one after another.
 //!
-//! A tile has a token block, a shard of y and some rows of w. Tiles are numbered with rows the fastest, so that the
-//! tiles of neighbouring blocks read the same rows of x, and the token blocks of an expert its weights soon after each
-//! other; a block's tiles are the number of blocks apart. The ring goes on from a tile to the next one: copies of
+//! A tile has a token block, a shard of y and some rows of w. Rows are in *bands* of a few blocks of rows. Tiles are
+//! numbered band by band, in a band by token block, with rows the fastest: tiles of neighbouring blocks read the same
+//! rows of x, and the token blocks of an expert the band's rows of w at one time, from the second level of cache but for
+//! the first. A block's tiles are the number of blocks apart. The ring goes on from a tile to the next one: copies of
 //! the next tile start while consumers finish sums. Without a gate token blocks that are not in use have no tiles; with
 //! one their rows of y are zeros.
 
-use crate::ir::{Builder, Extent, Op, Operand, Special, Width};
+use crate::ir::{Binary, Builder, Extent, Op, Operand, Special, Width};
 use crate::schedule::order::{OrderArray, OrderWords};
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::stack::Stack;
 
 /// Blocks of a launch: multiprocessors of an H100 with HBM3, and of an H200.
 const BLOCKS: u32 = 132;
+
+/// Blocks of rows of a band, at most: so few that those of several token blocks are multiplied at once.
+const BAND: u32 = 16;
 
 /// The tiles of a launch.
 pub(super) struct Tiles {
@@ -51,15 +55,35 @@ impl Tiles {
             None => self.count,
         };
         let all = b.mul(token_blocks, self.row_blocks * shards);
+        let bands = self.row_blocks.div_ceil(BAND).max(1);
+        let of_band = self.row_blocks.div_ceil(bands);
         let [first, apart] =
             [Special::Block(0), Special::Blocks(0)].map(|special| b.special(special));
         b.for_each(first, all, apart, "tile", |b, number| {
-            let (rest, row_block) =
-                (b.div(number, self.row_blocks), b.rem(number, self.row_blocks));
+            let (rest, row_block) = match bands {
+                1 => (b.div(number, self.row_blocks), b.rem(number, self.row_blocks)),
+                _ => {
+                    let tiles = b.mul(token_blocks, of_band * shards);
+                    let (band, number) = divided(b, number, tiles);
+                    // The last band may have fewer.
+                    let first = b.mul(band, of_band);
+                    let left = b.sub(self.row_blocks, first);
+                    let width = b.binary(Binary::Min, left, of_band);
+                    let (rest, row_block) = divided(b, number, width);
+                    (rest, b.add(first, row_block))
+                }
+            };
             let (token_block, shard) = (b.div(rest, shards), b.rem(rest, shards));
             let place = [token_block, shard, row_block];
             let routed = RoutedBlock::of_tile(b, (self.stack, self.words, self.count), place);
             tile(b, &routed);
         });
     }
+}
+
+/// A quotient and its remainder.
+fn divided(b: &mut Builder, number: Operand, by: Operand) -> (Operand, Operand) {
+    let quotient = b.binary(Binary::Div, number, by);
+    let whole = b.mul(quotient, by);
+    (quotient, b.sub(number, whole))
 }

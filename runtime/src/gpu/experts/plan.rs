@@ -313,7 +313,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         };
         // The second product may have no kernel for as many slots as the first one takes.
         match of_slots(None)? {
-            (COMMON_SLOTS.., Err(why)) => match of_slots(Some(COMMON_SLOTS)) {
+            (_, Err(why)) => match of_slots(Some(COMMON_SLOTS)) {
                 Ok((_, Ok(choices))) => Ok(choices),
                 Ok((_, Err(_))) | Err(_) => Err(why.into()),
             },
