@@ -7,9 +7,11 @@ use std::sync::Arc;
 use quantloom::codegen::jit::{JitWithOverrides, Simulator};
 use quantloom::runtime::gpu::GpuDevice;
 use quantloom_dsl::Scheme;
+use quantloom_dsl::experts::Gate;
 use quantloom_dsl::layout::Shape;
 use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::Suite;
+use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
 use rayon::prelude::*;
 
 /// N and K that no tile divides; of each row a scheme has the first that its layouts hold.
@@ -139,6 +141,45 @@ fn scales_along_k_multiply() {
         let (right, why) = products(&scheme, "warp_group(stages=4)", &[(72, 520)], &[19]);
         assert!(right > 0, "{text}: {why}");
     }
+}
+
+/// Layers of experts whose x has bytes: integers, e4m3, scales of tokens, of blocks of columns too, which are gathered for
+/// the first product and copied in tiles for the second.
+#[test]
+fn experts_multiply_bytes() {
+    let cases = [
+        ("fp8_block", 32, (384, 264), vec![Gate::Silu, Gate::UngatedRelu2]),
+        ("ct_w8a8", 16, (264, 136), vec![Gate::Silu]),
+        ("ct_w4a8", 8, (264, 136), vec![Gate::Silu]),
+        ("ct_w4afp8", 8, (264, 136), vec![Gate::Silu]),
+        ("ct_fp8_dynamic", 48, (264, 136), vec![Gate::UngatedSilu]),
+    ];
+    cases.into_par_iter().for_each(|(name, slots, shape, gates)| {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let choices = format!("use warp_group; warp_group(tokens={slots}, stages=4)");
+        let source = JitWithOverrides(choices.parse().unwrap());
+        let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
+        let device = GpuDevice::new(simulator.with_truncated_fp8());
+        let suite = ExpertSuite {
+            experts: (5, 2),
+            shapes: vec![shape],
+            gates,
+            routings: vec![RoutingKind::Random],
+            tokens: vec![3, 45],
+            seeds: vec![0],
+            every: 1,
+        };
+        let done = suite.run(scheme, name, &[&device], &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(done.calls >= 2 && done.not_scheduled.is_empty(), "{name}: {done:?}");
+        let reports = device.executor().take_reports();
+        let products = reports.iter().filter(|report| report.kernel.contains("warp_group"));
+        let products: Vec<_> = products.collect();
+        assert!(products.len() >= 4, "{name}: {} products", products.len());
+        for report in products {
+            assert_eq!(report.conflicts(), 0, "{name}: {report}");
+        }
+    });
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Rows of x that are not neighbours: all lanes of the producer copy them, 16 bytes each, as tensor copies would leave
+//! Rows of x that are not neighbours, and their scales along K: all lanes of the producer copy them, 16 bytes each, as tensor copies would leave
 //! them.
 //!
 //! In an expert layer the slots of a token block are rows of any tokens. Eight lanes copy a line of 128 bytes of a row,
 //! vector v of token t to vector v ^ (t % 8). These copies do not arrive at an mbarrier by themselves: a warp waits
 //! for those of an earlier stage, makes them visible to the async proxy, which reads x, and arrives. Slots without a
-//! pair, and columns beyond K, are zeros that nothing is read for.
+//! pair, and columns beyond K, are zeros that nothing is read for. One lane a token copies its scale of the stage.
 //!
 //! A consumer releases a stage in the middle of the next one, so that a warp may be behind its copies by at most two stages
 //! less than there are. It is behind by half of them: then consumers have the other half to read while more rows are on
@@ -12,10 +12,11 @@
 
 use super::Block;
 use super::ring::Ring;
-use super::stage::{LINE, Stages, line_columns};
+use super::stage::{LINE, Stages, group_of_x, groups_of_x, line_columns};
 use super::tiles::Tiles;
 use crate::ir::{Address, Builder, Operand, Special, Type, Uniformity, Width};
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::input::TOKEN_TILE;
 use crate::schedule::rows::Token;
 
 /// Bytes of a vector, and vectors of a line.
@@ -40,6 +41,20 @@ struct Rows {
     to: Operand,
     /// The distance of rows.
     apart: u32,
+    /// The tokens whose scales this lane copies.
+    scales: Vec<Scaled>,
+}
+
+/// A token whose scales along K a lane copies.
+struct Scaled {
+    /// Its number in the token block.
+    slot: Operand,
+    /// Whether the token block has that many.
+    within: Operand,
+    /// The word of its first scale.
+    from: Operand,
+    /// Whether the token exists.
+    exists: Operand,
 }
 
 impl Rows {
@@ -63,6 +78,7 @@ impl Rows {
             block.rows.token(b, number, true.into())
         });
         let tokens: Vec<Token> = tokens.collect();
+        let scaled = scaled_tokens(b, (block, warps), thread);
         meanwhile(b);
         let from = tokens.into_iter().map(|token| {
             let exists = block.rows.exists(b, token);
@@ -75,7 +91,15 @@ impl Rows {
         let place = b.xor(vector, in_eight);
         let line = b.mul(row, LINE);
         let to = b.mad(place, VECTOR / 4, line);
-        Self { from, column, to, apart }
+        let scales = scaled.into_iter().map(|(slot, within, token)| {
+            let exists = block.rows.exists(b, token);
+            let row = block.rows.x_row(b, token, exists);
+            let groups = input.groups().unwrap_or(1);
+            let from = input.scale_order.place(b, (row, groups), 0u32.into());
+            Scaled { slot, within, from, exists }
+        });
+        let scales = scales.collect();
+        Self { from, column, to, apart, scales }
     }
 
     /// Starts the copies of a stage.
@@ -105,7 +129,44 @@ impl Rows {
                 b.copy_async(to.plus(token * LINE), from, Width::B128, Some(mask));
             }
         }
+        if let Some((part, buffer)) = stages.x_scales.as_ref().zip(block.io.x_scale) {
+            let group = group_of_x(b, main, number);
+            let to = part.of_stage(b, stage);
+            for &Scaled { slot, within, from, exists } in &self.scales {
+                // The groups of a tile of tokens are a tile apart.
+                let from = Address::new(buffer, b.mad(group, TOKEN_TILE, from));
+                let to = Address { index: b.add(to.index, slot), ..to };
+                let copy = |b: &mut Builder| b.copy_async(to, from, Width::B32, Some(exists));
+                match within {
+                    Operand::Pred(true) => copy(b),
+                    within => b.when(within, copy),
+                }
+            }
+        }
     }
+}
+
+/// The tokens whose scales along K a lane copies: their numbers in the token block, and whether it has that many. None
+/// without such scales.
+fn scaled_tokens(
+    b: &mut Builder,
+    (block, warps): (&Block<'_>, u32),
+    thread: Operand,
+) -> Vec<(Operand, Operand, Token)> {
+    if groups_of_x(block.main).is_none() {
+        return Vec::new();
+    }
+    let (tokens, threads) = (block.tile.tokens, warps * b.warp_size());
+    let all = (0..tokens).step_by(threads as usize).map(|further| {
+        let slot = b.add(thread, further);
+        let number = block.rows.number(b, slot);
+        let within = match further + threads <= tokens {
+            true => true.into(),
+            false => b.less(slot, tokens),
+        };
+        (slot, within, block.rows.token(b, number, within))
+    });
+    all.collect()
 }
 
 /// The program of the producer's warps that copy rows: of each tile of the block, stage by stage. The thread that

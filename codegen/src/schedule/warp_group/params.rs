@@ -3,8 +3,8 @@
 //! Columns come in order, so that every lane needs all groups of a k-tile, also where the native layout
 //! distributes them over the lanes of a row ([`GroupParams::in_order`]).
 //!
-//! A scale of a block of rows is one number a k-tile for all rows of a warp, in a buffer that holds little: a warp
-//! reads it there, a stage ahead.
+//! A scale of a block of rows is one number a k-tile for all rows of a warp's tile, in a buffer that holds little: a
+//! warp reads it there, a stage ahead.
 
 use super::Block;
 use super::stage::{ParamPart, Stages};
@@ -18,17 +18,17 @@ use crate::schedule::mapping::MainLoop;
 /// A warp's group parameters of a k-tile.
 pub(super) struct Params<'s> {
     kinds: Vec<Param<'s>>,
-    /// The scale of the block of rows, if several rows share one.
-    of_rows: Option<ScaleOfRows>,
+    /// Per tile of rows its scale, if all its rows share one; else none.
+    of_rows: Vec<ScaleOfRows>,
     /// Whether scales multiply sums.
     exact: bool,
 }
 
-/// A scale that all rows of a warp share, loaded from global memory a k-tile before it is needed.
+/// A scale that all rows of a warp's tile share, loaded from global memory a k-tile before it is needed.
 struct ScaleOfRows {
     of: GroupParams,
     buffer: BufferId,
-    /// The first word of the warp's block of rows.
+    /// The first word of the tile's block of rows.
     first: Operand,
     /// The word of the k-tile.
     word: Vec<Reg>,
@@ -37,23 +37,32 @@ struct ScaleOfRows {
 }
 
 impl ScaleOfRows {
-    fn declare(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Option<Self> {
+    /// Of each tile of rows: one of each matrix, or one after another of a single matrix.
+    fn declare(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Vec<Self> {
         let problem = block.main.problem;
-        let (of, buffer) = problem.scale.filter(|of| of.rows > 1).zip(block.io.scale)?;
-        let tile = b.mad(block.row_block, block.native_tiles(), rows.first);
-        // Rows beyond N are not stored.
-        let tile = b.binary(Binary::Min, tile, problem.row_tiles() - 1);
-        let first = of.tile_word(b, problem, tile);
-        let first = match block.matrix.number {
-            None => first,
-            Some(_) => {
-                let matrix = block.matrix.first_word(b, of.matrix_words(problem));
-                b.add(first, matrix)
-            }
-        };
-        let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
-            .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
-        Some(Self { of, buffer, first, word, next })
+        let of = problem.scale.filter(|of| of.rows > 1).zip(block.io.scale);
+        let Some((of, buffer)) = of else { return Vec::new() };
+        let first = b.mad(block.row_block, block.tiles_of_matrix(), rows.first);
+        let matrices = block.matrices(b);
+        let tiles = 0..block.tile.row_tiles;
+        let tiles = tiles.map(|tile| {
+            let (matrix, further) = match block.together() {
+                1 => (matrices[0], tile * block.tiles_apart()),
+                _ => (matrices[tile as usize], 0),
+            };
+            let native = b.add(first, further);
+            // Rows beyond N are not stored.
+            let native = b.binary(Binary::Min, native, problem.row_tiles() - 1);
+            let first = of.tile_word(b, problem, native);
+            let first = match matrix {
+                None => first,
+                Some(matrix) => b.mad(matrix, of.matrix_words(problem), first),
+            };
+            let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
+                .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
+            Self { of, buffer, first, word, next }
+        });
+        tiles.collect()
     }
 
     /// Loads the word of k-tile `number`, or of the last one, ahead.
@@ -109,7 +118,7 @@ impl<'s> Params<'s> {
 
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
     pub(super) fn begin(&self, b: &mut Builder, main: &MainLoop<'_>, start: Operand) {
-        if let Some(scale) = &self.of_rows {
+        for scale in &self.of_rows {
             scale.load(b, main, start);
         }
     }
@@ -141,9 +150,12 @@ impl<'s> Params<'s> {
         main: &MainLoop<'_>,
         number: Operand,
     ) -> Vec<Vec<Operand>> {
-        if let Some(scale) = &self.of_rows {
-            scale.advance(b, main, number);
-            return vec![scale.of.values(b, 1, (&scale.word, None), 0, main.problem.exponent())];
+        if !self.of_rows.is_empty() {
+            let of_tile = |scale: &ScaleOfRows| {
+                scale.advance(b, main, number);
+                scale.of.values(b, 1, (&scale.word, None), 0, main.problem.exponent())
+            };
+            return self.of_rows.iter().map(of_tile).collect();
         }
         let mut kinds = self.kinds.iter().filter(|kind| Some(kind.part.of) == main.problem.scale);
         let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {

@@ -19,6 +19,7 @@ use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
 use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart, WarpGroupLimit};
 use crate::target::Feature;
+use quantloom_dsl::experts::OperandOf;
 use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, NUMBER_F32, Number};
 
 choices! {
@@ -252,16 +253,15 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
 
 /// Whether scales can multiply the sums of two tiles of rows, as an expert layer's gate needs.
 fn exact_pairs(main: &MainLoop<'_>) -> bool {
-    let problem = main.problem;
-    problem.stack.is_some()
-        && problem.scale.is_some_and(|scale| scale.rows == 1)
-        && problem.input.scale.and_then(InputScale::columns).is_none()
+    main.problem.stack.is_some() && main.problem.scale.is_some()
 }
 
-/// Whether scales of x along K, which are stored in tiles of tokens, are copied for so many tokens a block.
+/// Whether scales of x along K, which are stored in tiles of tokens, are copied for so many tokens a block. (Of a part
+/// of a tile, token blocks would begin within one, and buffers of slots have no tile in part.)
 fn whole_token_tiles(problem: &Problem, tokens: u32) -> bool {
     let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
-    !along_k || tokens <= TOKEN_TILE || tokens.is_multiple_of(TOKEN_TILE)
+    let part = problem.stack.is_none() && tokens <= TOKEN_TILE;
+    !along_k || part || tokens.is_multiple_of(TOKEN_TILE)
 }
 
 /// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
@@ -270,12 +270,12 @@ fn most_groups(problem: &Problem) -> u32 {
     if problem.stack.is_some_and(Stack::gathers) { 2 } else { 3 }
 }
 
-/// Whether the schedule multiplies the matrices of a stack: by x of 16 bits whose scales do not change along K, in token
-/// blocks of sorted pairs. (Scales along K are copied by the order of tokens, not of pairs.)
+/// Whether the schedule multiplies the matrices of a stack: in token blocks of sorted pairs. Experts may read x in
+/// their own ways if x is in the order of its columns, with scales of rows alone.
 fn in_stacks(problem: &Problem, stack: Stack) -> bool {
-    let along_k = problem.input.scale.and_then(InputScale::columns);
-    let halves = problem.half().is_some() && problem.input.fragments.is_none();
-    halves && along_k.is_none() && !stack.direct
+    let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
+    let alike = stack.operand == OperandOf::Row;
+    !stack.direct && (alike || !along_k && problem.input.fragments.is_none())
 }
 
 /// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none.

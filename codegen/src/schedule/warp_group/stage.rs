@@ -188,16 +188,24 @@ impl Stages {
         let params = params.collect();
         let x_scales = x_scales.zip(io.x_scale).zip(groups_of_x(main));
         let x_scales = x_scales.map(|((words, buffer), groups)| {
-            let map = b.tensor(TensorMap {
-                name: "x_scale_map".to_owned(),
-                buffer,
-                extents: vec![fixed(TOKEN_TILE), fixed(groups), Extent::CeilDiv(io.m, TOKEN_TILE)],
-                strides: vec![fixed(1), fixed(TOKEN_TILE), fixed(groups * TOKEN_TILE)],
-                tile: vec![tile.tokens.min(TOKEN_TILE), 1, tile.tokens.div_ceil(TOKEN_TILE)],
-                swizzle: Swizzle::None,
+            let gathered = x.map.is_none();
+            let map = (!gathered).then(|| {
+                let tiles = match io.order {
+                    None => Extent::CeilDiv(io.m, TOKEN_TILE),
+                    Some(order) => Extent::times(order.token_blocks, order.slots / TOKEN_TILE),
+                };
+                b.tensor(TensorMap {
+                    name: "x_scale_map".to_owned(),
+                    buffer,
+                    extents: vec![fixed(TOKEN_TILE), fixed(groups), tiles],
+                    strides: vec![fixed(1), fixed(TOKEN_TILE), fixed(groups * TOKEN_TILE)],
+                    tile: vec![tile.tokens.min(TOKEN_TILE), 1, tile.tokens.div_ceil(TOKEN_TILE)],
+                    swizzle: Swizzle::None,
+                })
             });
             let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);
-            Part { block: ring, words, map: Some(map), bytes: 4 * tile.tokens }
+            let bytes = if gathered { 0 } else { 4 * tile.tokens };
+            Part { block: ring, words, map, bytes }
         });
         Self { x, codes, params, x_scales }
     }

@@ -110,14 +110,22 @@ impl<'s> Sums<'s> {
     }
 
     /// The end of a stage, whose products are under way: where all rows share a scale, the scales of tokens are
-    /// multiplied by it.
+    /// multiplied by it. (Tiles of rows have scales of their own.)
     pub(super) fn end(&self, b: &mut Builder) {
         let Some(segment) = &self.segment else { return };
-        if let (Some(tokens), [of_rows]) = (&segment.tokens, &segment.scales[..]) {
+        if let Some((tokens, of_rows)) = self.multiplied(segment) {
             for &scale in &tokens.scales {
-                let both = b.mul_f32(scale, *of_rows);
+                let both = b.mul_f32(scale, of_rows);
                 b.set(scale, both);
             }
+        }
+    }
+
+    /// The scales of tokens that [`Self::end`] multiplies by a scale of all rows, and that scale.
+    fn multiplied<'a>(&self, segment: &'a Segment<'s>) -> Option<(&'a TokenScales<'s>, Reg)> {
+        match (&segment.tokens, &segment.scales[..], &self.total[..]) {
+            (Some(tokens), &[of_rows], [_]) => Some((tokens, of_rows)),
+            _ => None,
         }
     }
 
@@ -160,9 +168,8 @@ impl<'s> Sums<'s> {
     /// sums += scale * segment of a tile of rows, once its products are complete.
     fn add(&self, b: &mut Builder, segment: &Segment<'_>, tile: usize) {
         let tokens = segment.tokens.as_ref().map(|tokens| &tokens.scales[..]);
-        // Those of tokens have the only one of rows, if all rows share one.
-        let of_rows =
-            if tokens.is_some() && segment.scales.len() == 1 { &[] } else { &segment.scales[..] };
+        let multiplied = self.multiplied(segment).is_some();
+        let of_rows = if multiplied { &[] } else { &segment.scales[..] };
         b.push(Op::MatrixWait { pending: 0 });
         let total = self.total[tile].iter();
         let mut scales: BTreeMap<[usize; 2], Operand> = BTreeMap::new();
