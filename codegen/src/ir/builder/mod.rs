@@ -257,6 +257,32 @@ impl Builder {
         dst.into()
     }
 
+    /// Writes `count` programs that do not depend on each other in turns: the first operation of each, the second of
+    /// each, and so on. So a warp has several results under way where an assembler cannot reorder the operations. `write`
+    /// is called once for each number; returns what each call returned.
+    pub fn interleaved<T>(
+        &mut self,
+        count: usize,
+        mut write: impl FnMut(&mut Self, usize) -> T,
+    ) -> Vec<T> {
+        let (mut results, mut programs) = (Vec::new(), Vec::new());
+        for number in 0..count {
+            let control = self.control;
+            let program = self.within(control, |b| results.push(write(b, number)));
+            programs.push(program.into_iter());
+        }
+        let mut left = true;
+        while std::mem::take(&mut left) {
+            for program in &mut programs {
+                if let Some(statement) = program.next() {
+                    self.body.push(statement);
+                    left = true;
+                }
+            }
+        }
+        results
+    }
+
     /// A loop over `start..end` in steps of `step`. `body` builds the loop's body from the counter,
     /// and is called once.
     pub fn for_each(

@@ -1,7 +1,7 @@
 //! The free choices of a warp-group kernel, and what the schedule supports.
 
 use super::consumer::Batches;
-use super::stage::{kinds, ring_bytes};
+use super::stage::{groups_of_x, kinds, ring_bytes};
 use super::{exchange, model, pairs, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
@@ -60,6 +60,8 @@ const REGISTERS: u32 = 248;
 const SERVED_FROM: u32 = 17;
 /// The fewest slots of a token block of an expert layer for which the schedule is chosen.
 const STACKED_FROM: u32 = 32;
+/// The same where sums are integers: with 32 slots tiles took 0.95 to 0.98 of the time (docs/performance/experts.md).
+const STACKED_INTEGERS_FROM: u32 = 48;
 /// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
 
@@ -68,7 +70,11 @@ impl Schedule for WarpGroupTile {
     /// (docs/performance/warp_group.md).
     fn serves(problem: &Problem, tokens: u32) -> bool {
         let problem = problem.of_warp_groups();
-        let from = if problem.stack.is_some() { STACKED_FROM } else { SERVED_FROM };
+        let from = match problem.stack {
+            Some(_) if problem.sums_integers() => STACKED_INTEGERS_FROM,
+            Some(_) => STACKED_FROM,
+            None => SERVED_FROM,
+        };
         tokens >= from && chosen(&MainLoop::new(problem)).is_ok()
     }
 
@@ -117,7 +123,8 @@ impl Schedule for WarpGroupTile {
             ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
-                self.registers_of(sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
+                self.registers_of(sums, groups_of_x(main).is_some())
+                    <= self.registers(problem)[0].unwrap_or(REGISTERS),
                 ChoiceRule::WarpGroupRegisters,
             ),
             (self.stages >= held, ChoiceRule::RingStages),
@@ -451,10 +458,12 @@ impl WarpGroupTile {
         }
     }
 
-    /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
-    fn registers_of(&self, sums: u32) -> u32 {
-        let sums = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
-        sums.saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
+    /// Registers of a consumer's thread, of which a tile of rows has so many of sums; with scales of x along K or without.
+    fn registers_of(&self, sums: u32, along_k: bool) -> u32 {
+        let all = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
+        // Tiles of rows multiply the scales of tokens, half as many as a tile's sums, by scales of their own.
+        let of_tokens = if along_k && self.row_tiles > 1 { sums / 2 } else { 0 };
+        all.saturating_add(of_tokens).saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
     }
 
     /// Bytes of shared memory of a block.

@@ -328,22 +328,26 @@ impl<'p, 'b> Finish<'p, 'b> {
         let tokens: Vec<usize> =
             (0..lanes.d.tokens.len() / self.block.tile.splits as usize).collect();
         let blocks = tokens.chunks(2).map(|pair| {
-            let of_token = |b: &mut Builder, at: usize| -> [Operand; 2] {
+            let pair = [pair[0], pair[pair.len() - 1]].map(|at| {
                 let token = self.token(b, lanes.d.tokens[at]);
                 let finished = sums
                     .iter()
                     .zip(&constants)
                     .map(|(sums, constants)| self.finished(b, (sums, lanes, at), token, constants));
-                let finished: Vec<Vec<Operand>> = finished.collect();
-                [0, 1].map(|row| {
-                    let Some(of) = of else { return finished[0][row] };
-                    let value = gate(b, of, finished[0][row], finished[sums.len() - 1][row]);
-                    let exists = self.exists(b, token);
-                    b.select(exists, value, 0.0f32)
-                })
+                (token, finished.collect::<Vec<_>>())
+            });
+            let Some(of) = of else {
+                return [0, 1].map(|row| [0, 1].map(|token| pair[token].1[0][row]));
             };
-            let [even, odd] = [pair[0], pair[pair.len() - 1]].map(|token| of_token(b, token));
-            [[even[0], odd[0]], [even[1], odd[1]]]
+            let exists = [0, 1].map(|token| self.exists(b, pair[token].0));
+            // A gate is a long chain of operations.
+            let values = b.interleaved(4, |b, number| {
+                let (row, token) = (number / 2, number % 2);
+                let of_shards = &pair[token].1;
+                let value = gate(b, of, of_shards[0][row], of_shards[of_shards.len() - 1][row]);
+                b.select(exists[token], value, 0.0f32)
+            });
+            [[values[0], values[1]], [values[2], values[3]]]
         });
         blocks.collect()
     }
