@@ -10,10 +10,13 @@ use quantloom_codegen::ir::{
     verify,
 };
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
-use quantloom_codegen::schedule::{Chosen, Problem, Schedule, Stack, choose_stacked};
+use quantloom_codegen::schedule::{
+    ChoiceRule, Chosen, Problem, Schedule, Stack, Unscheduled, UnscheduledPart, WarpGroupLimit,
+    choose_stacked,
+};
 use quantloom_codegen::target::target;
 use quantloom_dsl::Activation;
-use quantloom_dsl::experts::{ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::NUMBER_F32;
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
@@ -102,20 +105,31 @@ fn products_are_right() {
     }
 }
 
-/// Lanes gather rows of x, not scales of their columns.
+/// Scales of x along K are in tiles of 32 tokens, which the experts share.
 #[test]
-fn scales_of_x_along_k_are_refused() {
-    let weight =
-        "weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, pack: u32 [k:8 | k, n]";
-    for (activation, served) in [("bf16", true), ("e4m3 { scale: f32 per 1x128 }", false)] {
-        let scheme = scheme(("x", &format!("{weight}, activation: {activation}")));
-        let activation = scheme.activations[0].clone();
-        let problem = Problem::new(&scheme, &activation, target("sm_90a").unwrap(), (72, 512));
-        let problem = problem.unwrap().stacked(stack(ExpertProduct::GateUp, 4, 3)).unwrap();
-        let tile = WarpGroupTile { exact: true, ..tile("x", (32, 1, 1, 3)) };
-        let built = tile.build(&problem.giving(NUMBER_F32).unwrap());
-        assert_eq!(built.is_ok(), served, "{activation:?}: {:?}", built.err());
-    }
+fn scales_of_x_along_k_have_tiles_of_tokens() {
+    let weight = "weight: e4m3, scale: f32 per 128x128, pack: [k, n]";
+    let text = format!("{weight}, activation: e4m3 {{ scale: f32 per 1x128 }}");
+    let scheme = scheme(("x", &text));
+    let activation = scheme.activations[0].clone();
+    let dense = Problem::new(&scheme, &activation, target("sm_90a").unwrap(), (72, 512)).unwrap();
+    let refused = |operand, tokens| {
+        let stack = Stack { operand, ..stack(ExpertProduct::GateUp, 4, 3) };
+        let problem = dense.clone().stacked(stack).unwrap().giving(NUMBER_F32).unwrap();
+        let tile = WarpGroupTile { exact: true, ..tile("x", (tokens, 1, 1, 3)) };
+        tile.build(&problem).err()
+    };
+    assert!(refused(OperandOf::Row, 32).is_none());
+    let why = refused(OperandOf::Row, 16).expect("part of a tile");
+    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::TokenTiles, .. }), "{why}");
+    let why = refused(OperandOf::Expert, 32).expect("experts that read x in their own ways");
+    let UnscheduledPart::WarpGroups(limit) = (match &why {
+        Unscheduled::Scheme { part, .. } => part,
+        _ => panic!("{why}"),
+    }) else {
+        panic!("{why}")
+    };
+    assert_eq!(*limit, WarpGroupLimit::Experts);
 }
 
 /// The gate in the epilogue gives the bits that its own kernel makes of the same tile's sums.

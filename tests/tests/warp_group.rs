@@ -147,35 +147,50 @@ fn scales_along_k_multiply() {
 /// the first product and copied in tiles for the second.
 #[test]
 fn experts_multiply_bytes() {
+    let blocks = "short_blocks { weight: e4m3, scale: f32 per 64x128, pack: [k, n], \
+                  activation: e4m3 { scale: f32 per 1x128 }, output: bf16 }";
+    let short_blocks = &quantloom_dsl::parse(blocks).unwrap();
+    let groups = "byte_groups { weight: i8, scale: f32 per 1x128, pack: [k, n], \
+                  activation: i8 { scale: f32 per token }, output: bf16 }";
+    let byte_groups = &quantloom_dsl::parse(groups).unwrap();
+    let of = |name| quantloom_kernels::scheme(name).unwrap();
+    // Two tiles of rows: of gate and up, whose product has the gate then, or of one matrix.
     let cases = [
-        ("fp8_block", 32, (384, 264), vec![Gate::Silu, Gate::UngatedRelu2]),
-        ("ct_w8a8", 16, (264, 136), vec![Gate::Silu]),
-        ("ct_w4a8", 8, (264, 136), vec![Gate::Silu]),
-        ("ct_w4afp8", 8, (264, 136), vec![Gate::Silu]),
-        ("ct_fp8_dynamic", 48, (264, 136), vec![Gate::UngatedSilu]),
+        (of("fp8_block"), "tokens=32, row_tiles=1", (384, 264), Gate::UngatedRelu2),
+        (of("fp8_block"), "tokens=32, row_tiles=2", (384, 264), Gate::Silu),
+        (short_blocks, "tokens=64, row_tiles=2, groups=1", (264, 136), Gate::Silu),
+        (byte_groups, "tokens=64, row_tiles=2, groups=1", (264, 136), Gate::Silu),
+        (of("ct_w8a8"), "tokens=16, row_tiles=2", (264, 136), Gate::Silu),
+        (of("ct_w4a8"), "tokens=8, row_tiles=2", (264, 136), Gate::Silu),
+        (of("ct_w4afp8"), "tokens=8, row_tiles=1", (264, 136), Gate::Silu),
+        (of("ct_fp8_dynamic"), "tokens=48, row_tiles=2", (264, 136), Gate::UngatedSilu),
     ];
-    cases.into_par_iter().for_each(|(name, slots, shape, gates)| {
-        let scheme = quantloom_kernels::scheme(name).unwrap();
-        let choices = format!("use warp_group; warp_group(tokens={slots}, stages=4)");
+    cases.into_par_iter().for_each(|(scheme, tile, shape, gate)| {
+        let name = &format!("{}, {tile}", scheme.name);
+        let choices = format!("use warp_group; warp_group({tile}, stages=4)");
         let source = JitWithOverrides(choices.parse().unwrap());
         let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
         let device = GpuDevice::new(simulator.with_truncated_fp8());
         let suite = ExpertSuite {
             experts: (5, 2),
             shapes: vec![shape],
-            gates,
+            gates: vec![gate],
             routings: vec![RoutingKind::Random],
-            tokens: vec![3, 45],
-            seeds: vec![0],
+            tokens: vec![45],
+            // One of them has x in 16 bits, as products with a gate need.
+            seeds: vec![0, 1],
             every: 1,
         };
         let done = suite.run(scheme, name, &[&device], &|_| {}).remove(0);
         let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(done.calls >= 2 && done.not_scheduled.is_empty(), "{name}: {done:?}");
+        assert!(done.calls == 2 && done.not_scheduled.is_empty(), "{name}: {done:?}");
         let reports = device.executor().take_reports();
         let products = reports.iter().filter(|report| report.kernel.contains("warp_group"));
         let products: Vec<_> = products.collect();
-        assert!(products.len() >= 4, "{name}: {} products", products.len());
+        assert_eq!(products.len(), 4, "{name}");
+        let gated = products.iter().filter(|product| product.kernel.contains("_silu")).count();
+        let fused = gate != Gate::UngatedRelu2 && tile.contains("row_tiles=2");
+        assert_eq!(gated > 0, fused, "{name}");
         for report in products {
             assert_eq!(report.conflicts(), 0, "{name}: {report}");
         }

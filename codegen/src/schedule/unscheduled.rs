@@ -180,8 +180,9 @@ pub enum WarpGroupLimit {
     /// Integer sums that are converted before the end of a row.
     #[error("integer sums of so many columns")]
     LongSums,
-    /// Stacks of experts whose pairs are not sorted, or that multiply bytes.
-    #[error("experts whose pairs are not sorted, or that multiply bytes")]
+    /// Stacks of experts whose pairs are not sorted, or which read x in different ways while x has scales along K or columns in
+    /// the order of fragments.
+    #[error("experts whose pairs are not sorted, or which read bytes of x in different ways")]
     Experts,
     /// Codes that are not 16 bytes a lane.
     #[error("codes that are not 16 bytes a lane")]
@@ -331,7 +332,7 @@ pub enum ChoiceRule {
     #[error("tokens are columns of a warp-group instruction")]
     WarpGroupTokens,
     /// Tokens of a block of warp groups where x has scales along K.
-    #[error("with scales of x along K tokens are at most 32, or a multiple of 32")]
+    #[error("with scales of x along K tokens are a multiple of 32; at most 32 of a single matrix")]
     TokenTiles,
     /// Warp groups of a block that multiply.
     #[error("one to three warp groups multiply, one or two where lanes copy rows of x")]

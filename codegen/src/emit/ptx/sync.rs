@@ -36,17 +36,11 @@ impl Writer<'_> {
 
     pub(super) fn mbarrier_wait(&mut self, barrier: BarrierRef, parity: Operand) {
         let (at, parity, n) = (self.mbarrier(barrier), self.value(parity), self.label());
-        // The blocking `try_wait` exists from sm_90 on; earlier chips poll. Without a time it returns soon, and warps that
-        // wait take turns from those that multiply.
-        let (way, nanoseconds) = match self.number() >= 90 {
-            true => ("try_wait", ", 10000000"),
-            false => ("test_wait", ""),
-        };
+        // The blocking `try_wait` exists from sm_90 on; earlier chips poll.
+        let way = if self.number() >= 90 { "try_wait" } else { "test_wait" };
         self.line(&format!(".reg .pred %done{n};"));
         self.text.push_str(&format!("WAIT{n}:\n"));
-        self.line(&format!(
-            "mbarrier.{way}.parity.shared.b64 %done{n}, [{at}], {parity}{nanoseconds};"
-        ));
+        self.line(&format!("mbarrier.{way}.parity.shared.b64 %done{n}, [{at}], {parity};"));
         self.line(&format!("@!%done{n} bra WAIT{n};"));
     }
 }

@@ -64,10 +64,27 @@ impl Batches {
         Self { chunks, in_turn, tiles, steps, size, as_stored, ahead }
     }
 
-    /// Batches of a stage; `None` if the last one is not whole.
+    /// Batches of a stage; `None` if the last one is not whole, or if words of the next stage would be loaded while products
+    /// read their registers.
     pub(super) fn count(&self) -> Option<u32> {
         let all = self.chunks * self.tiles * self.steps;
-        (self.size > 0 && all.is_multiple_of(self.size)).then(|| all / self.size)
+        let whole = self.size > 0 && all.is_multiple_of(self.size);
+        let count = whole.then(|| all / self.size)?;
+        let early = |&chunk: &u32| self.first(chunk) < self.ahead;
+        (0..self.chunks).filter(early).all(|chunk| self.free(chunk) < count).then_some(count)
+    }
+
+    /// The batch that a chunk's words are first needed for.
+    fn first(&self, chunk: u32) -> u32 {
+        self.place((0, chunk)) * self.steps / self.size
+    }
+
+    /// The batch after whose commit a chunk's words are not needed any more: they are dequantised, or the products that
+    /// read them are complete, a batch later.
+    fn free(&self, chunk: u32) -> u32 {
+        let last = self.place((self.tiles - 1, chunk));
+        let read = ((last + 1) * self.steps).div_ceil(self.size) - 1;
+        read + u32::from(self.as_stored)
     }
 
     /// The chunks of the tiles of rows, in the order of products.
@@ -96,17 +113,12 @@ impl Batches {
     /// The batch after whose commit a chunk's words are loaded, and whether it is a batch of the stage before.
     fn load(&self, chunk: u32) -> (u32, bool) {
         let count = self.count().unwrap_or(1);
-        let first = self.place((0, chunk)) * self.steps / self.size;
+        let first = self.first(chunk);
         if first >= self.ahead {
             return (first - self.ahead, false);
         }
-        // Not before the same words of the stage before are dequantised; words that products read, not before
-        // these are complete, a batch later.
-        let last = self.place((self.tiles - 1, chunk));
-        let read = ((last + 1) * self.steps).div_ceil(self.size) - 1;
-        let free = read + u32::from(self.as_stored);
         let wanted = (count + first).saturating_sub(self.ahead);
-        (wanted.max(free).min(count - 1), true)
+        (wanted.max(self.free(chunk)), true)
     }
 }
 

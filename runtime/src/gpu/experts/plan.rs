@@ -313,10 +313,12 @@ impl<E: Executor> GpuExpertLayer<E> {
         };
         // The second product may have no kernel for as many slots as the first one takes.
         match of_slots(None)? {
-            (_, Err(why)) => match of_slots(Some(COMMON_SLOTS)) {
-                Ok((_, Ok(choices))) => Ok(choices),
-                Ok((_, Err(_))) | Err(_) => Err(why.into()),
-            },
+            (slots, Err(why)) if slots != COMMON_SLOTS && !way.direct => {
+                match of_slots(Some(COMMON_SLOTS)) {
+                    Ok((_, Ok(choices))) => Ok(choices),
+                    Ok((_, Err(_))) | Err(_) => Err(why.into()),
+                }
+            }
             (_, choices) => Ok(choices?),
         }
     }
