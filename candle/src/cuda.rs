@@ -10,7 +10,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Tensor, bail};
 use quantloom::dsl::format::{BF16, F16, F32, FloatFormat};
-use quantloom::runtime::cuda::{Context, Cuda, DeviceSlice, DeviceSliceMut, Stream};
+use quantloom::runtime::cuda::{Context, Cuda, CudaError, DeviceSlice, DeviceSliceMut, Stream};
 use quantloom::runtime::gpu::{GpuDevice, GpuWeight};
 use quantloom::runtime::prepared::PreparedLayer;
 use quantloom::runtime::weight_data::WeightData;
@@ -43,7 +43,7 @@ impl Gpu {
         if let Some(gpu) = live.into_iter().find(|gpu| gpu.context.cu_ctx() == context.cu_ctx()) {
             return Ok(gpu);
         }
-        let made = || -> Result<_, quantloom::runtime::cuda::CudaError> {
+        let made = || -> std::result::Result<_, CudaError> {
             // SAFETY: `Gpu` keeps the context, and every weight in it keeps its `Gpu`, until what was made
             // in it is gone: fields are dropped in their order.
             let own = unsafe { Context::from_raw(context.cu_ctx().cast()) }?;
