@@ -3,12 +3,17 @@
 use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor};
-use quantloom_candle::quantloom::prelude::Checkpoint;
+use quantloom_candle::quantloom::prelude::{Checkpoint, Layer};
 
 /// A golden file of the main workspace.
 pub(crate) fn golden(name: &str) -> Checkpoint {
     let path = format!("{}/../tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     Checkpoint::open(path).expect("a golden file opens")
+}
+
+/// The first layer of a checkpoint.
+pub(crate) fn first(checkpoint: &Checkpoint) -> &Layer {
+    checkpoint.layers().next().expect("a layer").1.expect("a layer that is read")
 }
 
 /// Numbers between -1 and 1, other ones for another seed.

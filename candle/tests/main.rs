@@ -5,6 +5,8 @@
 mod llama_model;
 
 mod common;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod layers;
 mod llama;
 mod refusals;

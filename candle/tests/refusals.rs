@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use quantloom_candle::QuantLinear;
 use quantloom_candle::quantloom::prelude::parse;
 
-use crate::common::{golden, numbers};
+use crate::common::{first, golden, numbers};
 
 /// The message of a failure, without the backtrace that candle adds where `RUST_BACKTRACE` asks for one.
 fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
@@ -15,7 +15,7 @@ fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
 #[test]
 fn an_x_that_does_not_fit_is_refused() -> Result<()> {
     let checkpoint = golden("gguf_q4_1.gguf");
-    let layer = checkpoint.layers().next().expect("a layer").1.expect("a layer that is read");
+    let layer = first(&checkpoint);
     let linear = QuantLinear::from_layer(layer, &Device::Cpu)?;
     let (n, k) = (linear.outputs(), linear.inputs());
     let columns = numbers(&[2, k - 1], 1, DType::F32)?;
@@ -35,7 +35,7 @@ fn an_x_that_does_not_fit_is_refused() -> Result<()> {
 #[test]
 fn a_stack_of_experts_is_no_linear_layer() {
     let checkpoint = golden("gguf_experts.gguf");
-    let layer = checkpoint.layers().next().expect("a layer").1.expect("a layer that is read");
+    let layer = first(&checkpoint);
     let (name, experts) = (layer.name(), layer.shape().experts);
     let refused = message(QuantLinear::from_layer(layer, &Device::Cpu));
     assert_eq!(

@@ -40,10 +40,13 @@ impl Module for Float {
     }
 }
 
-/// A model: tokens and how many there were before them, to logits, [vocabulary].
+/// Tokens, and how many there were before them, to logits, [vocabulary].
+type Next = Box<dyn FnMut(&[u32], usize) -> CandleResult<Tensor>>;
+
+/// A model that is compared.
 struct Side {
     name: &'static str,
-    next: Box<dyn FnMut(&[u32], usize) -> CandleResult<Tensor>>,
+    next: Next,
 }
 
 impl Side {
