@@ -108,10 +108,11 @@ impl CudaWeight {
         }
         let x = x.as_cuda_slice::<T>()?.slice(at);
         let needed = plan.workspace();
-        // SAFETY: nothing reads y or scratch before the product has written it.
+        let bytes = usize::try_from(needed.total()).unwrap_or(usize::MAX);
+        // SAFETY: nothing reads y or scratch before the product has written it. The driver allocates no 0 bytes.
         let (mut y, mut workspace) = unsafe {
-            let bytes = usize::try_from(needed.total()).unwrap_or(usize::MAX);
-            (device.alloc::<T>(tokens * self.n)?, device.alloc::<u8>(bytes.max(1))?)
+            let elements = (tokens * self.n).max(1);
+            (device.alloc::<T>(elements)?, device.alloc::<u8>(bytes.max(1))?)
         };
         if needed.counters > 0 {
             let mut counters = workspace.slice_mut(..needed.counters as usize);
