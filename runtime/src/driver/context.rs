@@ -177,6 +177,8 @@ impl<D: DriverApi> Context<D> {
         &self.0.info
     }
 
+    /// The libraries: HIP's compiler is one of them.
+    #[cfg(feature = "hip")]
     pub(crate) fn driver(&self) -> &'static D {
         self.0.driver
     }

@@ -1,0 +1,12 @@
+//! The adapter against the runtime, against candle, and against its own words.
+
+#[path = "../examples/smollm2/llama.rs"]
+#[expect(dead_code, reason = "the example's model, of which a test uses a part")]
+mod llama_model;
+
+mod common;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod layers;
+mod llama;
+mod refusals;
