@@ -90,8 +90,8 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
 
 /// Words of codes of one lane in a chunk.
 pub(super) fn lane_words(plan: &Plan) -> u32 {
-    let lanes = plan.target.gpu.map_or(1, |gpu| gpu.warp);
-    plan.native.columns * plan.native.rows * plan.dequant.weight.code.bits() / (32 * lanes)
+    let codes = plan.native.columns * plan.native.rows;
+    codes * plan.dequant.weight.code.bits() / (32 * plan.native.lanes)
 }
 
 /// A problem and the mapping that its schedule has chosen.
