@@ -60,6 +60,8 @@ pub struct Gpu {
     pub sm_threads: u32,
     /// 32-bit registers of an SM (CU).
     pub registers: u32,
+    /// Maximal registers of a thread.
+    pub thread_registers: u32,
     /// Maximal bytes of shared memory of a block.
     pub block_shared: u32,
     /// Bytes of shared memory of an SM (CU).
@@ -113,6 +115,7 @@ const SM_80: Gpu = Gpu {
     block_threads: 1024,
     sm_threads: 2048,
     registers: 65_536,
+    thread_registers: 255,
     block_shared: 163 << 10,
     sm_shared: 164 << 10,
     reserved_shared: 1 << 10,
@@ -150,6 +153,7 @@ const GFX942: Gpu = Gpu {
     block_threads: 1024,
     sm_threads: 2048,
     registers: 131_072,
+    thread_registers: 512,
     block_shared: 64 << 10,
     sm_shared: 64 << 10,
     reserved_shared: 0,
@@ -180,6 +184,7 @@ const GFX1100: Gpu = Gpu {
     block_threads: 1024,
     sm_threads: 2048,
     registers: 196_608,
+    thread_registers: 256,
     block_shared: 64 << 10,
     sm_shared: 128 << 10,
     reserved_shared: 0,
@@ -204,6 +209,7 @@ const WGSL: Gpu = Gpu {
     block_threads: 256,
     sm_threads: 256,
     registers: 65_536,
+    thread_registers: 255,
     block_shared: 16 << 10,
     sm_shared: 16 << 10,
     reserved_shared: 0,

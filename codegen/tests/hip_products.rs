@@ -25,7 +25,7 @@ fn kernels_take_so_many_registers() {
     let Some(clang) = clang::find() else { return };
     let products = [("sym", 0), ("sym", 1), ("asym", 0), ("bias", 0)];
     let cases = products.into_iter().flat_map(|product| {
-        ["gfx942", "gfx950"]
+        ["gfx942", "gfx950", "gfx1100", "gfx1201"]
             .into_iter()
             .flat_map(move |chip| [1, 16, 64].map(|tokens| (product, chip, tokens)))
     });
@@ -71,13 +71,19 @@ fn kernels_take_so_many_registers() {
 }
 
 /// Chips, the shape of w, and M.
-const COMPILED: [(&str, (u32, u32), &[u32]); 2] =
-    [("gfx942", (1000, 4096), &[1, 64]), ("gfx950", (8192, 8192), &[16, 64])];
+const COMPILED: [(&str, (u32, u32), &[u32]); 6] = [
+    ("gfx942", (1000, 4096), &[1, 64]),
+    ("gfx950", (8192, 8192), &[16, 64]),
+    ("gfx1100", (8192, 8192), &[1, 16, 64]),
+    ("gfx1151", (1000, 4096), &[4, 33]),
+    ("gfx1200", (1000, 4096), &[4, 33]),
+    ("gfx1201", (8192, 8192), &[1, 16, 64]),
+];
 
 /// The kernels of the catalogue; a case is a scheme with a chip and M.
 #[test]
 fn kernels_of_the_catalogue_compile() {
-    let share = Share::new(20, 4);
+    let share = Share::new(40, 4);
     let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();

@@ -147,12 +147,15 @@ impl Holding {
 /// memory's banks.
 pub const SHARED_BYTES: u32 = 128;
 
-/// The most columns of those bytes for one lane of a product: a matrix instruction distributes a row of A
-/// over 1, 2 or 4 lanes.
-pub fn lane_columns(product: &Product, class: Class) -> u32 {
+/// The lanes over which a product distributes a row of A: 1, 2 or 4 with a matrix instruction, else 1.
+pub fn row_lanes(product: &Product, class: Class) -> u32 {
     let lanes = Holding::new(product, class).map_or(Vec::new(), |holding| holding.lanes);
-    let of_row = lanes.iter().filter(|bit| bit.axis == 'k').count();
-    (SHARED_BYTES * 8 / product.weight.bits()) >> of_row
+    1 << lanes.iter().filter(|bit| bit.axis == 'k').count()
+}
+
+/// The most columns of those bytes for one lane of a product.
+pub fn lane_columns(product: &Product, class: Class) -> u32 {
+    SHARED_BYTES * 8 / product.weight.bits() / row_lanes(product, class)
 }
 
 /// The layout of the codes of w for a product.

@@ -322,7 +322,7 @@ mod tests {
             let [of_a, of_d] = [op.a_layout, op.d_layout].map(|text| parse_fragment(text).unwrap());
             let lanes = of_d.sizes()[2];
             let first_column = |lane| of_a.point(&[0, 0, lane]).k;
-            let apart = (0..lanes).map(first_column).filter(|&k| k > 0).min().unwrap();
+            let apart = (0..lanes).map(first_column).filter(|&k| k > 0).min().unwrap_or(1);
             for lane in 0..lanes {
                 for register in 0..a.registers as u32 {
                     let row = register % a.rows.len * a.rows.stride + value(&a.rows.first, lane);
