@@ -1,7 +1,7 @@
 //! Matrix operations, by clang's builtins.
 
 use super::Writer;
-use super::prelude::Vector;
+use super::prelude::{Helper, Vector};
 use crate::ir::{Accumulator, Element, MatrixOp, MatrixOperand, MatrixScale, Operand, Reg};
 use crate::target::Feature;
 
@@ -39,10 +39,15 @@ impl Writer<'_> {
             // Broadcasts and permutations of lanes: none.
             (None, false) => ("", ", 0, 0, 0".to_owned()),
         };
+        // clang's backend takes WMMA for an operation of each lane by itself.
+        let (kept, end) = match is_wmma(op) {
+            true => (format!("{}(", self.helper(Helper::InAllLanes)), ")"),
+            false => (String::new(), ""),
+        };
         self.braced("", |this| {
-            this.line(&format!("const {sum} sum = {}(", op.mnemonic));
+            this.line(&format!("const {sum} sum = {kept}{}(", op.mnemonic));
             this.line(&format!("    {signs}{left}, {signs}{right},"));
-            this.line(&format!("    {addend}{controls});"));
+            this.line(&format!("    {addend}{controls}){end};"));
             for (at, reg) in d.iter().enumerate() {
                 let cast = if op.d == Element::F32 { "" } else { "(unsigned)" };
                 this.set(*reg, &format!("{cast}sum[{at}]"));

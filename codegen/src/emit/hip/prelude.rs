@@ -46,6 +46,7 @@ pub(super) enum Helper {
     Votes,
     BlockBarrier,
     WarpBarrier,
+    InAllLanes,
 }
 
 /// A vector type: element type and length.
@@ -119,6 +120,7 @@ impl Helper {
             Self::Votes => "votes",
             Self::BlockBarrier => "block_barrier",
             Self::WarpBarrier => "warp_barrier",
+            Self::InAllLanes => "in_all_lanes",
         }
     }
 
@@ -375,6 +377,17 @@ impl Helper {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"workgroup\");
 }"
             }
+            // Without this, clang 22 moves a matrix instruction, and what computes its operands, behind a
+            // branch of some lanes if its result is used there only. Assembly stays where all lanes are.
+            Self::InAllLanes => {
+                "sums in_all_lanes(sums value)
+{
+#ifdef __AMDGCN__
+    asm(\"\" : \"+v\"(value));
+#endif
+    return value;
+}"
+            }
             Self::WarpBarrier => {
                 "void warp_barrier()
 {
@@ -414,7 +427,8 @@ pub(super) fn write(
         }
     }
     for helper in all {
-        writeln!(out, "{FUNCTION}{}\n", helper.text(target))?;
+        let template = if helper == Helper::InAllLanes { "template <class sums> " } else { "" };
+        writeln!(out, "{template}{FUNCTION}{}\n", helper.text(target))?;
     }
     Ok(())
 }
