@@ -2,9 +2,9 @@
 //!
 //! A cost is in issued instructions; `None` if the class has no such instruction, so that it cannot use a
 //! sequence with that step. Sources: PTX ISA (targets of `lop3`, `prmt`, `fma.bf16x2`, `cvt.f16x2.e4m3x2`);
-//! AMD's instruction set documents for CDNA3, CDNA4, RDNA3 and RDNA4. On these, arithmetic on two bf16 goes through f32: two
-//! halves are widened, two operations, one permutation, since results are bf16 numbers. A permutation selects
-//! with a byte per selector: nibbles are spread first.
+//! AMD's instruction set documents for CDNA3, CDNA4, RDNA3 and RDNA4. On these, arithmetic on two bf16 goes
+//! through f32: two halves are widened, two operations, one permutation, since results are bf16 numbers. A
+//! permutation selects with a byte per selector: nibbles are spread first.
 
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
