@@ -42,7 +42,8 @@ pub enum SupportLevel {
 /// Hardware limits and features of a GPU.
 ///
 /// Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; AMD
-/// CDNA3 and CDNA4 instruction set architecture documents, "LDS".
+/// CDNA3, CDNA4, RDNA3 and RDNA4 instruction set architecture documents, "LDS" (local data share), and
+/// LLVM's "User Guide for AMDGPU Backend", "Processors".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// The instruction set.
@@ -55,10 +56,12 @@ pub struct Gpu {
     pub warp_group: Option<u32>,
     /// Maximal threads of a block.
     pub block_threads: u32,
-    /// Maximal resident threads of an SM (CU).
+    /// Maximal resident threads of an SM (CU; on RDNA a workgroup processor, two CUs).
     pub sm_threads: u32,
     /// 32-bit registers of an SM (CU).
     pub registers: u32,
+    /// Maximal registers of a thread.
+    pub thread_registers: u32,
     /// Maximal bytes of shared memory of a block.
     pub block_shared: u32,
     /// Bytes of shared memory of an SM (CU).
@@ -112,6 +115,7 @@ const SM_80: Gpu = Gpu {
     block_threads: 1024,
     sm_threads: 2048,
     registers: 65_536,
+    thread_registers: 255,
     block_shared: 163 << 10,
     sm_shared: 164 << 10,
     reserved_shared: 1 << 10,
@@ -149,6 +153,7 @@ const GFX942: Gpu = Gpu {
     block_threads: 1024,
     sm_threads: 2048,
     registers: 131_072,
+    thread_registers: 512,
     block_shared: 64 << 10,
     sm_shared: 64 << 10,
     reserved_shared: 0,
@@ -168,6 +173,31 @@ const GFX950: Gpu = Gpu {
     ..GFX942
 };
 
+/// A workgroup processor, to whose four SIMD units of 1536 registers and 16 waves each the waves of a block are
+/// distributed. Its shared memory has 64 banks in two halves, and which half a block gets is not said: what is
+/// without conflicts in 32 banks is in 64.
+const GFX1100: Gpu = Gpu {
+    chip: Chip::Gfx("gfx1100"),
+    warp: 32,
+    shuffle_group: ShuffleGroup { lanes: 32, block_multiple: 32 },
+    warp_group: None,
+    block_threads: 1024,
+    sm_threads: 2048,
+    registers: 196_608,
+    thread_registers: 256,
+    block_shared: 64 << 10,
+    sm_shared: 128 << 10,
+    reserved_shared: 0,
+    banks: 32,
+    // Not published.
+    wide_read_order: IN_ORDER,
+    buffers: None,
+    ptx: None,
+};
+const GFX1151: Gpu = Gpu { chip: Chip::Gfx("gfx1151"), ..GFX1100 };
+const GFX1200: Gpu = Gpu { chip: Chip::Gfx("gfx1200"), ..GFX1100 };
+const GFX1201: Gpu = Gpu { chip: Chip::Gfx("gfx1201"), ..GFX1100 };
+
 /// The default limits of WebGPU (WebGPU, "Limits"), which every device has. WGSL has no warps: a
 /// warp here is 16 neighbouring threads without any guarantee, and every warp operation is refused.
 /// WGSL does not specify registers and banks either: these numbers are for the simulator's counts.
@@ -179,6 +209,7 @@ const WGSL: Gpu = Gpu {
     block_threads: 256,
     sm_threads: 256,
     registers: 65_536,
+    thread_registers: 255,
     block_shared: 16 << 10,
     sm_shared: 16 << 10,
     reserved_shared: 0,
@@ -235,6 +266,10 @@ pub const TARGETS: &[Target] = &[
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
+    gpu("gfx1100", "AMD RDNA3", Class::Rdna3, &GFX1100),
+    gpu("gfx1151", "AMD RDNA3.5", Class::Rdna3, &GFX1151),
+    gpu("gfx1200", "AMD RDNA4", Class::Rdna4, &GFX1200),
+    gpu("gfx1201", "AMD RDNA4", Class::Rdna4, &GFX1201),
     Target {
         support_level: SupportLevel::Hardware,
         ..gpu("wgsl", "any GPU through WGSL", Class::Shader, &WGSL)
@@ -255,12 +290,14 @@ pub const TARGETS: &[Target] = &[
 /// GPUs that are not targets of this version: the prefix of their names, and the reason.
 ///
 /// Sources: AMD's instruction set architecture documents of CDNA2 (matrix instructions, compared
-/// with those of CDNA3) and RDNA1 to RDNA4 (waves, and WMMA from RDNA3 on).
+/// with those of CDNA3), RDNA1 and RDNA2 (no matrix instructions), RDNA3 and RDNA4; LLVM's "User Guide for
+/// AMDGPU Backend", "Processors".
 const UNSUPPORTED_GPUS: &[(&str, &str)] = &[
     ("gfx90a", "its int8 matrix instructions have half the K of gfx942's, and it has none for FP8"),
-    ("gfx10", "its waves have 32 lanes, and it has no matrix instructions"),
-    ("gfx11", "its waves have 32 lanes, and its matrix instructions are WMMA, not MFMA"),
-    ("gfx12", "its waves have 32 lanes, and its matrix instructions are WMMA, not MFMA"),
+    ("gfx10", "it has no matrix instructions"),
+    ("gfx1250", "its WMMA instructions have another K than gfx1201's"),
+    ("gfx11", "of RDNA3, kernels are made for gfx1100 and gfx1151"),
+    ("gfx12", "of RDNA4, kernels are made for gfx1200 and gfx1201"),
 ];
 
 /// Why an existing GPU is not a target of this version; `None` if the name is not known.

@@ -25,7 +25,7 @@ fn every_operation_assembles() {
 #[test]
 fn every_operation_compiles_for_amd() {
     let clang = clang::find();
-    for target in ["gfx942", "gfx950"] {
+    for target in ["gfx942", "gfx950", "gfx1100", "gfx1151", "gfx1200", "gfx1201"] {
         for kernel in kernels::all(target) {
             let name = kernel.name.clone();
             let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));

@@ -46,7 +46,7 @@ fn rows_beyond_32_bits_are_for_another_launch() {
 #[test]
 fn any_number_of_rows_fits_the_grid() {
     use quantloom_runtime::source::Problem as Sizes;
-    for target in ["sm_80", "sm_90a", "gfx942"] {
+    for target in ["sm_80", "sm_90a", "gfx942", "gfx1100", "gfx1201"] {
         for n in [4_194_240, 4_194_241, 5_000_000, 1 << 24] {
             let problem = problem("sym", 0, target, (n, 64));
             for tokens in [17, 64, 255] {

@@ -10,7 +10,7 @@ use quantloom_codegen::target::{Feature, Target};
 use quantloom_dsl::format::{BF16, E4M3, F16, Overflow};
 use quantloom_tests::tools::clang;
 
-const TARGETS: [&str; 2] = ["gfx942", "gfx950"];
+const TARGETS: [&str; 4] = ["gfx942", "gfx950", "gfx1100", "gfx1201"];
 
 /// An operation on one, two or three words.
 #[derive(Clone, Copy, Debug)]
@@ -348,7 +348,7 @@ fn a_source_is_for_its_chip() {
     assert!(!compiled.ok && compiled.report.contains("this text is for gfx942"), "{compiled:?}");
     let kernel = verify(kernels::memory(sm("sm_80"))).unwrap();
     let refusal = hip::emit(&kernel).unwrap_err().to_string();
-    assert_eq!(refusal, "kernel memory is for sm_80; HIP is for gfx9* targets");
+    assert_eq!(refusal, "kernel memory is for sm_80; HIP is for gfx* targets");
 }
 
 const GROUPS: u32 = 3;
@@ -380,13 +380,14 @@ fn exchanges(target: &'static Target) -> Kernel {
     let quad = b.mul(at, 4u32);
     let four = b.load_as(Type::U32, Address::new(x, quad), Width::B128, None, Cache::Stream);
     let value: Operand = four[0].into();
+    let lanes = b.warp_size();
     let turned = b.mul(lane, 7u32);
-    let turned = b.and(turned, 63u32);
+    let turned = b.and(turned, lanes - 1);
     let by_warp = b.add(warp, 3u32);
     for (op, by) in [
         (Shuffle::Xor, 1u32.into()),
         (Shuffle::Xor, 21u32.into()),
-        (Shuffle::Xor, 32u32.into()),
+        (Shuffle::Xor, (lanes / 2).into()),
         (Shuffle::Xor, by_warp),
         (Shuffle::Index, 5u32.into()),
         (Shuffle::Index, by_warp),
@@ -404,14 +405,14 @@ fn exchanges(target: &'static Target) -> Kernel {
     let all = b.variable("all", Type::Pred, Uniformity::Warp);
     b.push(Op::Vote { dst: any, op: Vote::Any, a: inside });
     b.push(Op::Vote { dst: all, op: Vote::All, a: inside });
-    let ballot = b.array("ballot", Type::U32, 2, Uniformity::Warp);
+    let ballot = b.array("ballot", Type::U32, lanes / 32, Uniformity::Warp);
     b.push(Op::Ballot { dst: ballot.clone(), a: low });
     let says = b.select(any, 1u32, 0u32);
     let more = b.select(all, 2u32, 0u32);
     let says = b.add(says, more);
     let says = b.add(says, ballot[0]);
     store(&mut b, says);
-    store(&mut b, ballot[1].into());
+    store(&mut b, ballot[ballot.len() - 1].into());
     // Through shared memory: within the warp, then across the block.
     let own = b.mul(thread, 4u32);
     let values: Vec<Operand> = four.iter().map(|reg| (*reg).into()).collect();
@@ -456,7 +457,7 @@ fn exchanges(target: &'static Target) -> Kernel {
         let number = b.special(Special::Warp);
         b.store(Address::new(y, at).plus(GROUPS * BLOCK * 17), &[number], Width::B32, None);
     });
-    let rest = b.role("rest", 1..4, None, |b| {
+    let rest = b.role("rest", 1..BLOCK / lanes, None, |b| {
         let number = b.special(Special::Warp);
         let number = b.add(number, 100u32);
         b.store(Address::new(y, at).plus(GROUPS * BLOCK * 17), &[number], Width::B32, None);
@@ -485,28 +486,40 @@ fn communication_agrees_with_the_simulator() {
     }
 }
 
+/// Words of a lane in [`matrices`]: A and B of an instruction, or two results.
+const OF_LANE: u32 = 16;
+
 /// Two products by each matrix instruction of a target; the second adds to the first.
 fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
-    let mut b = Builder::new("matrices", "Matrix instructions.", target, launch(64));
+    let lanes = target.gpu.unwrap().warp;
+    let mut b = Builder::new("matrices", "Matrix instructions.", target, launch(lanes));
     let rows = MATRIX_OPS.iter().filter(|row| target.has(row.needs) && row.scaling.is_none());
     let rows: Vec<_> = rows.collect();
-    let words = Extent::Constant(rows.len() as u32 * 8 * 64);
+    let words = Extent::Constant(rows.len() as u32 * OF_LANE * lanes);
     let x = b.buffer("x", Word::U32, Access::ReadOnly, &[words], "A and B of each");
-    let y = b.buffer("y", Word::U32, Access::WriteOnce, &[words], "D of each");
+    let y = b.buffer("y", Word::U32, Access::WriteOnce, &[words], "D of each, then zeros");
     let lane = b.special(Special::Lane);
-    let eight = b.mul(lane, 8u32);
+    let own = b.mul(lane, OF_LANE);
     for (number, row) in rows.iter().enumerate() {
-        let start = 512 * number as u32;
-        let from = Address::new(x, eight).plus(start);
-        let [a, by] = [0, 4].map(|at| b.load(from.plus(at), Width::B128));
-        let [in_a, in_b, in_d] = row.registers(64).map(|count| count as usize);
+        let start = OF_LANE * lanes * number as u32;
+        let from = Address::new(x, own).plus(start);
+        let loads = [0, 4, 8, 12].map(|at| b.load(from.plus(at), Width::B128)).concat();
+        let (a, by) = loads.split_at(OF_LANE as usize / 2);
+        let [in_a, in_b, in_d] = row.registers(lanes).map(|count| count as usize);
         let ty = if row.d == Element::F32 { Type::F32 } else { Type::U32 };
         let d = b.fragment(ty, in_d as u32);
         b.matrix(row, &d, &a[..in_a], &by[..in_b], Accumulator::Zero);
-        let values: Vec<Operand> = d.iter().map(|reg| (*reg).into()).collect();
-        b.store(Address::new(y, eight).plus(start), &values, Width::B128, None);
+        let mut values: Vec<Operand> = d.iter().map(|reg| (*reg).into()).collect();
+        values.resize(OF_LANE as usize / 2, 0u32.into());
+        let store = |b: &mut Builder, first: u32| {
+            for (at, four) in (0..).zip(values.chunks(4)) {
+                let to = Address::new(y, own).plus(start + first + 4 * at);
+                b.store(to, four, Width::B128, None);
+            }
+        };
+        store(&mut b, 0);
         b.matrix_add(row, &d, &a[..in_a], &by[..in_b]);
-        b.store(Address::new(y, eight).plus(start + 4), &values, Width::B128, None);
+        store(&mut b, OF_LANE / 2);
     }
     (b.finish(), rows)
 }
@@ -638,9 +651,14 @@ fn a_scale_of_255_makes_a_row_nan() {
 fn matrix_instructions_agree_with_the_simulator() {
     for target in TARGETS {
         let (kernel, rows) = matrices(sm(target));
-        let mut x = vec![0; 512 * rows.len()];
-        for (number, row) in rows.iter().enumerate() {
-            small(row.a, &mut x[512 * number..512 * (number + 1)], number as u32);
+        let lanes = sm(target).gpu.unwrap().warp;
+        let of_row = (OF_LANE * lanes) as usize;
+        let mut x = vec![0; of_row * rows.len()];
+        for (number, (row, words)) in rows.iter().zip(x.chunks_mut(of_row)).enumerate() {
+            small(row.a, words, number as u32);
+            // Lanes that hold the same elements.
+            let holders = (OF_LANE * row.holders(lanes)) as usize;
+            (holders..of_row).for_each(|at| words[at] = words[at - holders]);
         }
         let buffers = vec![Contents::from_words(&x), Contents::poison(4 * x.len())];
         both(kernel, &Arguments { parameters: vec![], buffers });

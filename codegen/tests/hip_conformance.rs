@@ -12,7 +12,7 @@ use rayon::prelude::*;
 /// Schemes that together have every kind of work: decoding by shifts, tables and from planes, scales
 /// and zero points of each kind, operands of x by kernels, integer and FP8 products of both forms,
 /// products that scale their operands.
-const SCHEMES: [(&str, &str); 13] = [
+const SCHEMES: [(&str, &str); 20] = [
     ("ct_w4a16", "gfx942"),
     ("gptq4_v1_actorder", "gfx950"),
     ("gptq3_v1", "gfx942"),
@@ -26,12 +26,19 @@ const SCHEMES: [(&str, &str); 13] = [
     ("ct_mxfp4", "gfx950"),
     ("ct_mxfp6a8", "gfx950"),
     ("quark_w_mxfp4_a_mxfp6_e3m2", "gfx950"),
+    ("ct_w4a16", "gfx1100"),
+    ("gptq3_v1", "gfx1151"),
+    ("ct_w4a8", "gfx1100"),
+    ("ct_mxfp4a16", "gfx1201"),
+    ("ct_w8a8", "gfx1201"),
+    ("fp8_block", "gfx1201"),
+    ("ct_fp8_dynamic", "gfx1200"),
 ];
 
 /// Schemes of the table by the texts of the compiler.
 #[test]
 fn texts_multiply() {
-    let share = Share::new(6, 2);
+    let share = Share::new(7, 2);
     let Some(clang) = clang::find() else { return };
     let schemes = catalogue();
     let wrong = SCHEMES

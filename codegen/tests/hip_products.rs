@@ -25,7 +25,7 @@ fn kernels_take_so_many_registers() {
     let Some(clang) = clang::find() else { return };
     let products = [("sym", 0), ("sym", 1), ("asym", 0), ("bias", 0)];
     let cases = products.into_iter().flat_map(|product| {
-        ["gfx942", "gfx950"]
+        ["gfx942", "gfx950", "gfx1100", "gfx1201"]
             .into_iter()
             .flat_map(move |chip| [1, 16, 64].map(|tokens| (product, chip, tokens)))
     });
@@ -71,13 +71,19 @@ fn kernels_take_so_many_registers() {
 }
 
 /// Chips, the shape of w, and M.
-const COMPILED: [(&str, (u32, u32), &[u32]); 2] =
-    [("gfx942", (1000, 4096), &[1, 64]), ("gfx950", (8192, 8192), &[16, 64])];
+const COMPILED: [(&str, (u32, u32), &[u32]); 6] = [
+    ("gfx942", (1000, 4096), &[1, 64]),
+    ("gfx950", (8192, 8192), &[16, 64]),
+    ("gfx1100", (8192, 8192), &[1, 16, 64]),
+    ("gfx1151", (1000, 4096), &[4, 33]),
+    ("gfx1200", (1000, 4096), &[4, 33]),
+    ("gfx1201", (8192, 8192), &[1, 16, 64]),
+];
 
 /// The kernels of the catalogue; a case is a scheme with a chip and M.
 #[test]
 fn kernels_of_the_catalogue_compile() {
-    let share = Share::new(20, 4);
+    let share = Share::new(40, 4);
     let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
@@ -112,4 +118,34 @@ fn kernels_of_the_catalogue_compile() {
     let spills: Vec<String> = spills.collect();
     let (of, all) = (spills.len(), texts.len());
     assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
+}
+
+/// The first matrix instruction of a listing that fewer than all lanes reach.
+fn in_some_lanes(listing: &str) -> Option<&str> {
+    let mut depth = 0;
+    listing.lines().find(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [name, ..] if name.starts_with("v_cmpx") || name == "s_and_saveexec_b32" => depth += 1,
+            ["s_or_b32", "exec_lo,", "exec_lo,", _] => depth -= 1,
+            _ => {}
+        }
+        depth > 0 && words.first().is_some_and(|name| name.starts_with("v_wmma"))
+    })
+}
+
+/// clang 22 moves WMMA behind the branch of the lanes that store its result, and with it what computes the
+/// operands of all lanes, unless the text forbids it.
+#[test]
+fn all_lanes_reach_every_wmma() {
+    let Some(clang) = clang::find() else { return };
+    let cases = ["gfx1100", "gfx1201"].map(|chip| [1, 4, 33].map(|tokens| (chip, tokens)));
+    let wrong = cases.as_flattened().par_iter().filter_map(|&(chip, tokens)| {
+        let kernel = chosen(&problem("sym", 0, chip, (64, 256)), tokens);
+        let listing = clang.listing(&hip::emit(&kernel).unwrap(), chip);
+        assert!(listing.contains("v_wmma_"), "{}", kernel.name);
+        in_some_lanes(&listing).map(|line| format!("{}: {line}", kernel.name))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

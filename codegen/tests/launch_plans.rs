@@ -66,6 +66,7 @@ fn a_workspace_is_what_the_rules_of_the_kernels_say() {
         ("sm_90a", PLAIN, (16, 4096), BF16),
         ("sm_90a", QUANTISED, (41, 256), BF16),
         ("gfx942", QUANTISED, (41, 256), BF16),
+        ("gfx1100", QUANTISED, (41, 256), BF16),
         ("wgsl", PLAIN, (41, 256), F32),
     ] {
         let weight = weight(target, text, shape);

@@ -17,12 +17,14 @@ fn layouts_fill_registers_and_lanes() {
         let warp = home(row).gpu.unwrap().warp;
         let [m, n, k] = row.shape;
         let registers = row.registers(warp);
+        let (holders, lanes) = (row.holders(warp), row.threads(warp));
+        assert_eq!(holders * row.copies, lanes, "{}", row.name);
         let operands = [
-            (row.a_layout, (m, k), row.a, registers[0]),
-            (row.b_layout, (n, k), row.b, registers[1]),
-            (row.d_layout, (m, n), row.d, registers[2]),
+            (row.a_layout, (m, k), row.a, (registers[0], holders)),
+            (row.b_layout, (n, k), row.b, (registers[1], holders)),
+            (row.d_layout, (m, n), row.d, (registers[2], lanes)),
         ];
-        for (text, extents, element, count) in operands {
+        for (text, extents, element, (count, lanes)) in operands {
             if text.is_empty() {
                 assert_eq!(row.scope, MatrixScope::WarpGroup, "{}", row.name);
                 continue;
@@ -32,7 +34,7 @@ fn layouts_fill_registers_and_lanes() {
             // Elements whose width does not divide 32 continue in the next register.
             let bits = element.bits();
             let places = if 32 % bits == 0 { [32 / bits, count] } else { [32 * count / bits, 1] };
-            let sizes = [places[0], places[1], row.threads(warp)];
+            let sizes = [places[0], places[1], lanes];
             assert_eq!(fragment.sizes(), sizes, "{}: {text}", row.name);
         }
         if let Some(scaling) = row.scaling {
@@ -88,6 +90,92 @@ fn scaled_rows_are_the_documents_formulas() {
             }
         }
     }
+}
+
+/// The first difference of a row of WMMA from AMD's formulas (matrix instruction calculator, 32 lanes). Of RDNA3:
+/// A i = lane % 16, k = (elements of a register) GPR + element; D i = 2 GPR + lane / 16, j = lane % 16. Of RDNA4,
+/// 16-bit elements: k = 8 (GPR / 2) + 4 (lane / 16) + 2 (GPR % 2) + element; bytes: k = 8 (lane / 16) + 4 GPR +
+/// element; D i = 8 (lane / 16) + GPR. B is A with columns instead of rows.
+fn differs_from_wmma(row: &MatrixOp) -> Option<String> {
+    let rdna3 = row.copies == 2;
+    let [a, b, d] =
+        [row.a_layout, row.b_layout, row.d_layout].map(|text| parse_fragment(text).unwrap());
+    // The number here of a row i of AMD's document: of RDNA3's, rows of even number come first.
+    let of_document = |i: u32| if rdna3 { i % 2 * 8 + i / 2 } else { i };
+    let per = 32 / row.a.bits();
+    let [registers, _, of_d] = row.registers(32);
+    for lane in 0..32 {
+        for (register, element) in (0..registers).flat_map(|r| (0..per).map(move |e| (r, e))) {
+            let k = match (rdna3, per) {
+                (true, _) => per * register + element,
+                (false, 2) => 8 * (register / 2) + 4 * (lane / 16) + 2 * (register % 2) + element,
+                (false, _) => 8 * (lane / 16) + 4 * register + element,
+            };
+            let place = [element, register, if rdna3 { lane % 16 } else { lane }];
+            let of_a = a.place(Point { n: of_document(lane % 16), k });
+            let of_b = b.place(Point { n: lane % 16, k });
+            if [&of_a[..], &of_b[..]] != [&place[..]; 2] {
+                return Some(format!("{}: {place:?}: A {of_a:?}, B {of_b:?}", row.name));
+            }
+        }
+        for register in 0..of_d {
+            let i = if rdna3 { 2 * register + lane / 16 } else { 8 * (lane / 16) + register };
+            let of_d = d.place(Point { n: of_document(i), k: lane % 16 });
+            if of_d != [0, register, lane] {
+                return Some(format!("{}: register {register}, lane {lane}: D {of_d:?}", row.name));
+            }
+        }
+    }
+    None
+}
+
+fn wmma_rows() -> impl Iterator<Item = &'static MatrixOp> {
+    MATRIX_OPS.iter().filter(|row| row.name.starts_with("wmma."))
+}
+
+#[test]
+fn wmma_rows_are_the_documents_formulas() {
+    assert_eq!(wmma_rows().count(), 7);
+    let wrong: Vec<String> = wmma_rows().filter_map(differs_from_wmma).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A layout with two of its digits exchanged, for every pair.
+fn exchanged(layout: &str) -> Vec<String> {
+    let digits: Vec<&str> = layout
+        .split(['[', ';', ',', ']'])
+        .map(str::trim)
+        .filter(|digit| !digit.is_empty())
+        .collect();
+    let mut all = Vec::new();
+    for (at, one) in digits.iter().enumerate() {
+        for other in &digits[at + 1..] {
+            let marked = layout.replace(one, "first");
+            all.push(marked.replace(other, one).replace("first", other));
+        }
+    }
+    all
+}
+
+/// Each operand and the result of each WMMA with two digits of the lane map exchanged: other registers, lanes or
+/// rows. The formulas find all of them.
+#[test]
+fn wrong_lanes_of_wmma_are_found() {
+    let mut tried = 0;
+    for row in wmma_rows() {
+        let leaked = |text: String| -> &'static str { text.leak() };
+        let of_a = exchanged(row.a_layout).into_iter().map(leaked);
+        let of_a = of_a.map(|a_layout| MatrixOp { a_layout, ..*row });
+        let of_b = exchanged(row.b_layout).into_iter().map(leaked);
+        let of_b = of_b.map(|b_layout| MatrixOp { b_layout, ..*row });
+        let of_d = exchanged(row.d_layout).into_iter().map(leaked);
+        let of_d = of_d.map(|d_layout| MatrixOp { d_layout, ..*row });
+        for wrong in of_a.chain(of_b).chain(of_d) {
+            assert!(differs_from_wmma(&wrong).is_some(), "{wrong:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 80, "{tried}");
 }
 
 /// PTX ISA, mma.m16n8k16: A: row = groupID for a0, a1, a4, a5, groupID + 8 otherwise; col =

@@ -190,6 +190,11 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     const K32: &str = "[k:2 ; k/2:4 ; n:16, k/8:4]";
     const BYTES: &str = "[k:4 ; k/4:2 ; n:16, k/8:4]";
     const WIDE_BYTES: &str = "[k:4 ; k/4:4 ; n:16, k/16:4]";
+    // A lane has a whole row; rows of even number come first.
+    const COPIED: &str = "[k:2 ; k/2:8 ; n/8:2, n:8]";
+    const COPIED_BYTES: &str = "[k:4 ; k/4:4 ; n/8:2, n:8]";
+    const TWO: &str = "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]";
+    const TWO_BYTES: &str = "[k:4 ; k/4:2 ; n:16, k/8:2]";
     let rows = [
         ("u1", "bf16", "sm_80", A16, 128),
         ("u2", "bf16", "sm_80", A16, 128),
@@ -249,6 +254,29 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         ("e4m3fnuz", "e4m3fnuz { scale: f32 per token }", "gfx942", BYTES, 128),
         ("e4m3", "e4m3 { scale: f32 per token }", "gfx950", BYTES, 128),
         ("e2m1", "e4m3 { scale: f32 per token }", "gfx950", BYTES, 32),
+        ("u1", "bf16", "gfx1100", COPIED, 128),
+        ("u2", "f16", "gfx1100", COPIED, 128),
+        ("u4", "bf16", "gfx1100", COPIED, 128),
+        ("u4", "f16", "gfx1151", COPIED, 32),
+        ("e2m1", "bf16", "gfx1100", COPIED, 16),
+        ("u8", "bf16", "gfx1100", COPIED, 128),
+        ("e4m3", "f16", "gfx1100", COPIED, 32),
+        ("u3", "bf16", "gfx1100", COPIED, 128),
+        ("u5", "f16", "gfx1100", COPIED, 32),
+        ("e2m3", "bf16", "gfx1100", COPIED, 32),
+        ("i8", "i8 { scale: f32 per token }", "gfx1100", COPIED_BYTES, 128),
+        ("i4", "i8 { scale: f32 per token }", "gfx1100", COPIED_BYTES, 32),
+        ("u1", "f16", "gfx1201", TWO, 128),
+        ("u4", "bf16", "gfx1201", TWO, 128),
+        ("u4", "f16", "gfx1200", TWO, 32),
+        ("e2m1", "bf16", "gfx1201", TWO, 16),
+        ("u8", "f16", "gfx1201", TWO, 128),
+        ("u6", "bf16", "gfx1201", TWO, 64),
+        ("e3m2", "bf16", "gfx1201", TWO, 32),
+        ("i8", "i8 { scale: f32 per token }", "gfx1201", TWO_BYTES, 128),
+        ("i4", "i8 { scale: f32 per token }", "gfx1201", TWO_BYTES, 16),
+        ("e4m3", "e4m3 { scale: f32 per token }", "gfx1201", TWO_BYTES, 128),
+        ("e2m1", "e4m3 { scale: f32 per token }", "gfx1201", TWO_BYTES, 32),
     ];
     for (weight, activation, name, fragment, group) in rows {
         let plan = plan_of(&scheme_in_groups(weight, activation, group), name).unwrap();
@@ -258,8 +286,9 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let lanes = sizes[2] as usize;
         // Lanes of a row, by the columns that they have, and registers of a row likewise.
         let least = (0..sizes[2]).map(|lane| fragment.point(&[0, 0, lane]).k);
-        let least = least.filter(|&k| k > 0).min().unwrap();
+        let least = least.filter(|&k| k > 0).min().unwrap_or(1);
         let part = |lane: usize| fragment.point(&[0, 0, lane as u32]).k / least;
+        let of_row = (0..lanes).map(part).max().unwrap() + 1;
         let rank = |register: u32| {
             let own = fragment.point(&[0, register, 0]);
             let others = (0..sizes[1]).map(|other| fragment.point(&[0, other, 0]));
@@ -285,10 +314,10 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
             let (tile, first) = (position as u64 / 3, position as u64 % 3 * u64::from(columns));
             for lane in 0..lanes {
                 // The first columns of this lane's registers of x, as it loads them.
-                let own = part(lane) * (shared / 4);
+                let own = part(lane) * (shared / of_row);
                 let stretches = (0..columns).step_by(shared as usize);
                 let x = stretches.flat_map(|stretch| {
-                    let words = (0..shared / 4).step_by(per_word as usize);
+                    let words = (0..shared / of_row).step_by(per_word as usize);
                     words.map(move |word| stretch + own + word)
                 });
                 let x: Vec<u32> = x.collect();

@@ -126,7 +126,15 @@ fn every_sequence_is_correct_for_every_code() {
 /// if the type cannot represent them times one power of two.
 #[test]
 fn every_code_can_be_decoded() {
-    let gpus = [Class::Ampere, Class::Ada, Class::Hopper, Class::Cdna3, Class::Cdna4];
+    let gpus = [
+        Class::Ampere,
+        Class::Ada,
+        Class::Hopper,
+        Class::Cdna3,
+        Class::Cdna4,
+        Class::Rdna3,
+        Class::Rdna4,
+    ];
     for weight in weights() {
         let ways =
             gpus.iter().flat_map(|class| [Operand::F16, Operand::Bf16].map(|to| (to, *class)));

@@ -24,7 +24,7 @@ use quantloom_tests::sweep::{self, Share};
 use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
 
-const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+const TARGETS: [&str; 7] = ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "wgsl"];
 
 /// Each way in which parameters reach a product: scales of sums and of weights, zero points, corrections,
 /// per-channel scales, biases, scales of x by row and by column, scales of the instruction.
@@ -140,7 +140,10 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
     for (sm, done) in done.collect::<Vec<_>>() {
         *by_target.entry(sm).or_insert(0) += done;
     }
-    assert!(by_target.len() == 5 && by_target.values().all(|done| *done >= 1), "{by_target:?}");
+    assert!(
+        by_target.len() == TARGETS.len() && by_target.values().all(|done| *done >= 1),
+        "{by_target:?}"
+    );
 }
 
 #[test]
@@ -372,15 +375,15 @@ fn kernels_of_experts(
 /// and a target.
 #[test]
 fn kernels_of_experts_compile() {
-    let share = Share::new(31, 24);
+    let share = Share::new(40, 24);
     let tokens: &[u32] = if sweep::is_asked() { &[1, 16, 64, 1024] } else { &[4, 64] };
     let schemes = catalogue();
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());
     let mut texts = Vec::new();
     let mut seen = HashSet::new();
     for (number, scheme) in schemes.enumerate() {
-        for (at, sm) in ["sm_90a", "sm_80", "gfx942", "gfx950", "wgsl"].into_iter().enumerate() {
-            if !share.takes(5 * number + at) {
+        for (at, sm) in TARGETS.into_iter().enumerate() {
+            if !share.takes(TARGETS.len() * number + at) {
                 continue;
             }
             let layer = LAYERS[(number + at) % LAYERS.len()];

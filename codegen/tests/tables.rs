@@ -43,7 +43,7 @@ fn kernels_for(name: &str) -> Vec<(Verified<Kernel>, bool)> {
 
 #[test]
 fn tables_are_in_shared_memory() {
-    for name in ["sm_80", "sm_90a", "gfx942", "gfx950"] {
+    for name in ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "gfx1201"] {
         for (kernel, has_table) in kernels_for(name) {
             let table = kernel.shared.iter().find(|block| block.name == "table");
             assert_eq!(table.is_some(), has_table, "{}", kernel.name);
@@ -71,7 +71,7 @@ fn tables_assemble() {
 #[test]
 fn tables_compile_for_amd() {
     let Some(clang) = clang::find() else { return };
-    let wrong = ["gfx942", "gfx950"].par_iter().flat_map_iter(|chip| {
+    let wrong = ["gfx942", "gfx950", "gfx1100", "gfx1201"].par_iter().flat_map_iter(|chip| {
         kernels_for(chip).into_iter().filter_map(|(kernel, _)| {
             let compiled = clang.compile(&hip::emit(&kernel).unwrap(), chip);
             let planned = compiled.shared == kernel.shared_map().bytes;

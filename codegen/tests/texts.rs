@@ -46,6 +46,8 @@ fn kernel_sources_match_their_snapshots() {
     shown("warp_groups_sm_90a", warp_groups());
     shown("memory_gfx942", memory(sm("gfx942")));
     shown("warp_matrices_gfx942", warp_matrices(sm("gfx942")));
+    shown("warp_matrices_gfx1100", warp_matrices(sm("gfx1100")));
+    shown("warp_matrices_gfx1201", warp_matrices(sm("gfx1201")));
 }
 
 #[test]

@@ -100,6 +100,14 @@ fn schemes_multiply_on_amd_gpus() {
     all_compared(Share::new(12, 2), &catalogue(), &targets);
 }
 
+/// The same schedules with WMMA: waves of 32 lanes, operands that two lanes hold, and operands that one lane
+/// holds.
+#[test]
+fn schemes_multiply_on_rdna_gpus() {
+    let targets: [(&str, &[usize]); 2] = [("gfx1100", &TOKENS), ("gfx1201", &TOKENS)];
+    all_compared(Share::new(16, 2), &catalogue(), &targets);
+}
+
 /// Elements of x of half the value beside a term that multiplies the sum of x: where scales multiply sums
 /// of runs, and where one serves a row.
 #[test]
@@ -121,7 +129,8 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {
     let share = Share::new(10, 1);
-    for (of, target) in ["gfx942", "gfx950", "sm_89", "sm_90a"].into_iter().enumerate() {
+    let targets = ["gfx942", "gfx950", "gfx1100", "gfx1201", "sm_89", "sm_90a"];
+    for (of, target) in targets.into_iter().enumerate() {
         let names = [
             "ct_w4a16",
             "gptq8_v1",
@@ -135,7 +144,7 @@ fn whole_tiles_have_no_bank_conflicts() {
             "quark_w_mxfp6_e3m2_a_mxfp6_e2m3",
         ];
         for (number, name) in names.into_iter().enumerate() {
-            if !share.takes(4 * number + of) {
+            if !share.takes(targets.len() * number + of) {
                 continue;
             }
             let device = GpuDevice::new(Simulator::new(target).unwrap());

@@ -10,7 +10,7 @@ use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::{Failure, Suite, Summary};
 use rayon::prelude::*;
 
-const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+const TARGETS: [&str; 7] = ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "wgsl"];
 
 /// A part of a skinny product's tile of tokens, more than one, a part of a tile of many.
 const TOKENS: [usize; 3] = [1, 7, 17];
@@ -31,7 +31,7 @@ fn run(scheme: &Scheme, backend: &dyn Backend, seed: u64) -> Result<Summary, Fai
 /// Products of the schemes on the targets; a case is a scheme on a target.
 fn compared(schemes: &[Scheme]) {
     let cases: Vec<_> = schemes.iter().flat_map(|s| TARGETS.map(|target| (s, target))).collect();
-    let cases = Share::new(4, 1).of(cases.into_iter().enumerate());
+    let cases = Share::new(6, 1).of(cases.into_iter().enumerate());
     let wrong = cases.par_iter().filter_map(|(number, (scheme, target))| {
         let device = GpuDevice::new(Simulator::new(target).unwrap());
         match run(scheme, &device, *number as u64 % 6) {
@@ -111,7 +111,7 @@ fn offsets_that_16_bits_do_not_hold() {
 #[test]
 fn reads_of_tables_are_no_conflicts() {
     let scheme = scheme(&book(256, any), "f32 per channel", "bf16");
-    for target in ["sm_80", "sm_90a", "gfx942", "gfx950"] {
+    for target in ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "gfx1201"] {
         let device = GpuDevice::new(Simulator::new(target).unwrap());
         run(&scheme, &device, 0).unwrap();
         let reports = device.executor().take_reports();

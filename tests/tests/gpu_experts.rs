@@ -10,7 +10,7 @@ use quantloom_tools::conformance::experts::{ExpertFailure, ExpertSuite, RoutingK
 use rayon::prelude::*;
 
 /// Targets of each kind of kernel source.
-const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+const TARGETS: [&str; 7] = ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "wgsl"];
 
 /// A scheme of each kind.
 const KINDS: [&str; 6] =
@@ -28,7 +28,7 @@ fn layers_conform() {
     let schemes = if sweep::is_asked() { all.collect() } else { KINDS.to_vec() };
     let cases =
         TARGETS.into_iter().flat_map(|target| schemes.iter().map(move |name| (target, *name)));
-    let wrong: Vec<String> = Share::new(6, 30)
+    let wrong: Vec<String> = Share::new(8, 42)
         .of(cases)
         .into_par_iter()
         .filter_map(|(target, name)| {

@@ -10,7 +10,7 @@ use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::{Failure, Suite};
 use rayon::prelude::*;
 
-const TARGETS: [&str; 5] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl"];
+const TARGETS: [&str; 7] = ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "wgsl"];
 
 /// A part of a skinny product's tile of tokens, more than one, a part of a tile of many.
 const TOKENS: [usize; 3] = [1, 3, 17];
@@ -27,7 +27,7 @@ fn scheme(weight: &str, rest: &str, activation: &str) -> Scheme {
 /// Products of the schemes on the targets, in the range of seeds of one of them; a case is a scheme on a
 /// target.
 fn compared(schemes: &[Scheme], targets: &[&str]) {
-    all_compared(&Share::new(10, 2).of(cases(schemes, targets).into_iter().enumerate()));
+    all_compared(&Share::new(14, 2).of(cases(schemes, targets).into_iter().enumerate()));
 }
 
 fn cases<'s>(schemes: &'s [Scheme], targets: &[&'s str]) -> Vec<(&'s Scheme, &'s str)> {

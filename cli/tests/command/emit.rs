@@ -56,7 +56,11 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
         ("msl", "there are no kernels for msl here, only for sm_80"),
         ("x68", "did you mean `x86`?"),
         ("gfx90a", "for gfx90a in this version: its int8 matrix instructions have half the K"),
-        ("gfx1100", "for gfx1100 in this version: its waves have 32 lanes"),
+        ("gfx1030", "for gfx1030 in this version: it has no matrix instructions"),
+        (
+            "gfx1102",
+            "for gfx1102 in this version: of RDNA3, kernels are made for gfx1100 and gfx1151",
+        ),
         ("gfx943", "there is no target `gfx943`; did you mean `gfx942`?"),
         // What the name begins, not sm_80, which is a letter nearer.
         ("sm90", "there is no target `sm90`; did you mean `sm_90a`?"),
@@ -92,6 +96,7 @@ fn a_product_for_a_gpu_is_a_whole_kernel() {
         ("sm_80", "sm80.ptx", ".target sm_80\n", ".visible .entry {name}("),
         ("sm_90a", "sm90a.ptx", ".target sm_90a\n", ".visible .entry {name}("),
         ("gfx942", "gfx942.hip", "amdgpu_waves_per_eu(", "void {name}("),
+        ("gfx1201", "gfx1201.hip", "amdgpu_waves_per_eu(", "void {name}("),
     ];
     for (target, ending, of_target, entry) in targets {
         let arguments = ["emit", "awq4", "--target", target, "--out", &out];

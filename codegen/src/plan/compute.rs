@@ -30,7 +30,7 @@ pub struct Product {
     pub classes: &'static [Class],
 }
 
-use Class::{Ada, Ampere, Cdna3, Cdna4, Hopper, Lanes, Shader};
+use Class::{Ada, Ampere, Cdna3, Cdna4, Hopper, Lanes, Rdna3, Rdna4, Shader};
 
 /// A product by a matrix instruction.
 const fn matrix(
@@ -96,15 +96,22 @@ pub const PRODUCTS: &[Product] = &[
     matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper]),
     matrix("mfma_s8_k64", "mfma.16x16x64.s8", I8, 64, &[Cdna4]),
     matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
+    matrix("wmma_s8_copied", "wmma.copied.16x16x16.s8", I8, 16, &[Rdna3]),
+    matrix("wmma_s8", "wmma.16x16x16.s8", I8, 16, &[Rdna4]),
     matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada]),
     matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
     matrix("mfma_e4m3fnuz", "mfma.16x16x32.e4m3fnuz", E4M3FNUZ_PAIR, 32, &[Cdna3]),
+    matrix("wmma_e4m3", "wmma.16x16x16.e4m3", E4M3_PAIR, 16, &[Rdna4]),
     matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper]),
     matrix("mfma_bf16_k32", "mfma.16x16x32.bf16", BF16_PAIR, 32, &[Cdna4]),
     matrix("mfma_bf16", "mfma.16x16x16.bf16", BF16_PAIR, 16, &[Cdna3, Cdna4]),
+    matrix("wmma_bf16_copied", "wmma.copied.16x16x16.bf16", BF16_PAIR, 16, &[Rdna3]),
+    matrix("wmma_bf16", "wmma.16x16x16.bf16", BF16_PAIR, 16, &[Rdna4]),
     matrix("mma_f16", "mma.m16n8k16.f16", F16_PAIR, 16, &[Ampere, Ada, Hopper]),
     matrix("mfma_f16_k32", "mfma.16x16x32.f16", F16_PAIR, 32, &[Cdna4]),
     matrix("mfma_f16", "mfma.16x16x16.f16", F16_PAIR, 16, &[Cdna3, Cdna4]),
+    matrix("wmma_f16_copied", "wmma.copied.16x16x16.f16", F16_PAIR, 16, &[Rdna3]),
+    matrix("wmma_f16", "wmma.16x16x16.f16", F16_PAIR, 16, &[Rdna4]),
     Product {
         name: "dot_s8",
         weight: Operand::I8,

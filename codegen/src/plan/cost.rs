@@ -2,9 +2,9 @@
 //!
 //! A cost is in issued instructions; `None` if the class has no such instruction, so that it cannot use a
 //! sequence with that step. Sources: PTX ISA (targets of `lop3`, `prmt`, `fma.bf16x2`, `cvt.f16x2.e4m3x2`);
-//! AMD's instruction set documents for CDNA3 and CDNA4. On these, arithmetic on two bf16 goes through f32: two
-//! halves are widened, two operations, one permutation, since results are bf16 numbers. A permutation selects
-//! with a byte per selector: nibbles are spread first.
+//! AMD's instruction set documents for CDNA3, CDNA4, RDNA3 and RDNA4. On these, arithmetic on two bf16 goes
+//! through f32: two halves are widened, two operations, one permutation, since results are bf16 numbers. A
+//! permutation selects with a byte per selector: nibbles are spread first.
 
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
@@ -95,6 +95,8 @@ pub const COSTS: &[CostRow] = &[
     gpu(Class::Hopper, 1, Some(1)),
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Cdna3, 5, None) },
     CostRow { prmt_by: Some(11), ..gpu(Class::Cdna4, 5, None) },
+    CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Rdna3, 5, None) },
+    CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Rdna4, 5, None) },
     CostRow {
         class: Class::Shader,
         word: 1,

@@ -147,10 +147,15 @@ impl Holding {
 /// memory's banks.
 pub const SHARED_BYTES: u32 = 128;
 
-/// The most columns of those bytes for one lane, for elements of `bits` bits: four lanes share a row of
-/// A in every instruction of NVIDIA and AMD.
-pub const fn lane_columns(bits: u32) -> u32 {
-    SHARED_BYTES * 8 / bits / 4
+/// The lanes over which a product distributes a row of A: 1, 2 or 4 with a matrix instruction, else 1.
+pub fn row_lanes(product: &Product, class: Class) -> u32 {
+    let lanes = Holding::new(product, class).map_or(Vec::new(), |holding| holding.lanes);
+    1 << lanes.iter().filter(|bit| bit.axis == 'k').count()
+}
+
+/// The most columns of those bytes for one lane of a product.
+pub fn lane_columns(product: &Product, class: Class) -> u32 {
+    SHARED_BYTES * 8 / product.weight.bits() / row_lanes(product, class)
 }
 
 /// The layout of the codes of w for a product.
@@ -162,9 +167,11 @@ pub struct NativeLayout {
     pub rows: u32,
     /// K is padded to a multiple of this.
     pub columns: u32,
-    /// Words of one lane in each plane of a chunk, contiguous: a plane holds those of all lanes. A lane
-    /// loads 1, 2 or 4 words at a time.
+    /// Words of one lane in each plane of a chunk, contiguous: a plane holds those of [`Self::lanes`] lanes. A
+    /// lane loads 1, 2 or 4 words at a time.
     pub plane_words: Vec<u32>,
+    /// Lanes that have words of their own. Where a warp has more, lane l has the words of lane `l % lanes`.
+    pub lanes: u32,
     /// For each register of a lane's row in a chunk, in the order of codes: its number in the order of
     /// columns. Empty if the two orders are the same.
     order: Vec<usize>,
@@ -203,8 +210,9 @@ impl NativeLayout {
             Some(sequence) => chain.plane_words(sequence),
             None => dequant.planes.iter().map(|(low, high)| words((high - low).into())).collect(),
         };
+        let lanes = 1 << chain.lanes.len();
         let order = chain.order;
-        Some(Self { layout, rows: of('n'), columns: of('k'), plane_words, order })
+        Some(Self { layout, rows: of('n'), columns: of('k'), plane_words, lanes, order })
     }
 
     /// The number, in the order of columns, of a register of a lane's row in a chunk; `register` is its number in

@@ -113,7 +113,8 @@ impl ScalePlan {
         };
         let corrects_by_group = scheme.zero.is_some() || !scheme.shifts.is_empty();
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
-        let folded = FoldedScale::new(scheme, &input, &levels, dequant);
+        let columns = lane_columns(&compute.product, class);
+        let folded = FoldedScale::new(scheme, &input, &levels, (dequant, columns));
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
             level.place = Place::Weight;
         }
@@ -132,12 +133,13 @@ impl ScalePlan {
 
 impl FoldedScale {
     /// The scale that dequantisation can multiply with exactly: the only parameter that changes along K,
-    /// one per row, of a type whose product with any code is a number of the operand's type.
+    /// one per row, of a type whose product with any code is a number of the operand's type. A lane has
+    /// at most `lane_columns` adjacent columns.
     fn new(
         scheme: &Scheme,
         input: &[LevelPlan],
         levels: &[LevelPlan],
-        dequant: &DequantPlan,
+        (dequant, lane_columns): (&DequantPlan, u32),
     ) -> Option<Self> {
         let by_segment = |level: &LevelPlan| level.place == Place::Segment;
         let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
@@ -172,7 +174,7 @@ impl FoldedScale {
         // The smallest product is a number of the operand too.
         let held = least(code) + smallest - exponent_deficit >= least(operand);
         // A lane's columns of a step share a scale.
-        let whole = columns.is_power_of_two() && columns >= lane_columns(dequant.operand.bits());
+        let whole = columns.is_power_of_two() && columns >= lane_columns;
         let takes = alone && !sorted && !plan.divide && fits && held && whole;
         takes.then_some(Self { level, columns, exponent, exponent_deficit })
     }

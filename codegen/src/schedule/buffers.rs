@@ -6,6 +6,7 @@ use quantloom_dsl::layout::Component;
 use quantloom_dsl::{BufferRole, Dimension};
 
 use super::Problem;
+use super::chunk::chunk_words;
 use super::group_params::GroupParams;
 use super::input::ScaleOrder;
 use super::order::OrderArray;
@@ -76,7 +77,7 @@ impl ProductBuffers {
             }
         };
         let (tiles, chunks) = (problem.row_tiles(), problem.chunks());
-        let shape = Stack::shape(stack, &[tiles, chunks, b.warp_size() * problem.lane_words()]);
+        let shape = Stack::shape(stack, &[tiles, chunks, chunk_words(problem)]);
         let layout = format!("codes, {}", native.layout.display(Component::Code));
         let codes = b.buffer_of(BufferRole::Codes, Word::U32, Access::Constant, &shape, &layout);
         let shape = [x_rows, fixed(problem.input.words(problem.input.columns))];

@@ -6,7 +6,7 @@ use crate::ir::Width;
 
 /// Per plane of codes: its first word in a chunk, and the words of one lane.
 pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
-    let lanes = problem.target().gpu.map_or(32, |gpu| gpu.warp);
+    let lanes = problem.plan.native.lanes;
     let mut first = 0;
     problem.plan.native.plane_words.iter().map(move |&words| {
         let plane = (first, words);
@@ -17,7 +17,7 @@ pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
 
 /// Words of a chunk of a tile.
 pub(super) fn chunk_words(problem: &Problem) -> u32 {
-    problem.lane_words() * problem.target().gpu.map_or(32, |gpu| gpu.warp)
+    problem.lane_words() * problem.plan.native.lanes
 }
 
 /// Words of a tile of rows.

@@ -131,14 +131,15 @@ impl Epilogue<'_> {
         let token = d.token.of(b, held.lane);
         let at = swizzle.word(b, [token, row]);
         let at = b.mad(held.part, self.tokens * self.rows, at);
-        // Adjacent rows of one token are stored together.
+        // Adjacent rows of one token are stored together, four at most.
         let neighbours = |one: &usize, next: &usize| {
             let [[row, token], [next_row, next_token]] = [d.registers[*one], d.registers[*next]];
             d.rows.stride == 1 && token == next_token && row + 1 == next_row
         };
         for (of_rows, sums) in (0..).zip(held.sums) {
             for (of_tokens, sums) in (0..).zip(sums) {
-                for together in held.registers.chunk_by(neighbours) {
+                let adjacent = held.registers.chunk_by(neighbours);
+                for together in adjacent.flat_map(|adjacent| adjacent.chunks(4)) {
                     let [row_of, token_of] = d.registers[together[0]];
                     let plus = of_tokens * main.token_tile() + d.tokens[token_of];
                     let number = b.add(token, plus);

@@ -143,7 +143,7 @@ impl Resources {
         let Some(gpu) = target.gpu else { return false };
         let threads = self.threads * self.min_blocks;
         // Registers are allocated in units of eight.
-        let registers = (gpu.registers / threads.max(1)) & !7;
+        let registers = ((gpu.registers / threads.max(1)) & !7).min(gpu.thread_registers);
         self.threads <= gpu.block_threads
             && threads <= gpu.sm_threads
             && self.shared_bytes <= gpu.block_shared

@@ -43,6 +43,8 @@ pub(super) struct Weights {
     pub(super) rows: Rows,
     /// The lane's number among those that share a row.
     pub(super) part: OfLane,
+    /// The lane's number among those that hold different elements.
+    pub(super) holder: OfLane,
 }
 
 /// The operand of x, B: where an instruction reads it.
@@ -121,18 +123,21 @@ impl LaneMap {
         };
         let row: fn(Point) -> u32 = |at| at.n;
         let column: fn(Point) -> u32 = |at| at.k;
-        let of_row = OfLane::new(&a, column).values();
-        let part = |fragment: &Fragment| OfLane::new(fragment, column).counted();
-        let warp = d.sizes().get(2).copied()? / op.threads(1);
+        let lanes = d.sizes().get(2).copied()?;
+        let of_lane = |fragment: &Fragment, along| OfLane::new(fragment, lanes, along);
+        let of_row = of_lane(&a, column).values();
+        let part = |fragment: &Fragment| of_lane(fragment, column).counted();
+        let warp = lanes / op.threads(1);
         let [of_a, of_b, _] = op.registers(warp);
-        let (registers, rows) = Rows::new(&a)?;
+        let (registers, rows) = Rows::new(&a, lanes)?;
         let cycles = registers.iter().enumerate().all(|(at, row)| at % rows.len as usize == *row);
-        let weights = Weights { registers: of_a as usize, rows, part: part(&a) };
+        let holder = OfLane::number(lanes, op.holders(warp));
+        let weights = Weights { registers: of_a as usize, rows, part: part(&a), holder };
         let tokens = b.as_ref().map_or(OperandHome::Shared, |b| {
-            let (registers, token) = (of_b as usize, OfLane::new(b, row));
+            let (registers, token) = (of_b as usize, of_lane(b, row));
             OperandHome::Registers(Tokens { registers, token, part: part(b) })
         });
-        let (rows_of, rows) = Rows::new(&d)?;
+        let (rows_of, rows) = Rows::new(&d, lanes)?;
         let columns: Vec<u32> = registers_of(&d).map(column).collect();
         let distinct: Vec<u32> =
             columns.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
@@ -140,14 +145,14 @@ impl LaneMap {
         let tokens_of = columns.iter().map(number).collect::<Option<Vec<_>>>()?;
         let registers =
             rows_of.into_iter().zip(tokens_of).map(|(row, token)| [row, token]).collect();
-        let token = OfLane::new(&d, column);
+        let token = of_lane(&d, column);
         let d = Sums { rows, tokens: distinct, token, registers };
         let scaled = match &op.scaling {
             Some(scaling) => {
                 let fragment = parse_fragment(scaling.layout).ok()?;
-                let (_, rows) = Rows::new(&fragment)?;
-                let block = OfLane::new(&fragment, column);
-                let columns = OfLane::new(b.as_ref()?, column).least();
+                let (_, rows) = Rows::new(&fragment, lanes)?;
+                let block = of_lane(&fragment, column);
+                let columns = of_lane(b.as_ref()?, column).least();
                 Some(Scaled { rows, blocks: block.values(), block, columns })
             }
             None => None,
@@ -161,10 +166,10 @@ impl LaneMap {
     /// its columns.
     pub(super) fn of_rows(lanes: u32) -> Self {
         let nothing = OfLane { lanes, digits: Vec::new() };
-        let first = OfLane { lanes, digits: vec![Digit { apart: 1, size: lanes, stride: 1 }] };
-        let rows = Rows { len: 1, stride: 1, first };
+        let first = OfLane::number(lanes, lanes);
+        let rows = Rows { len: 1, stride: 1, first: first.clone() };
         Self {
-            a: Weights { registers: 1, rows: rows.clone(), part: nothing.clone() },
+            a: Weights { registers: 1, rows: rows.clone(), part: nothing.clone(), holder: first },
             b: OperandHome::Registers(Tokens {
                 registers: 1,
                 token: nothing.clone(),
@@ -184,8 +189,8 @@ fn registers_of(fragment: &Fragment) -> impl Iterator<Item = Point> {
 }
 
 impl Rows {
-    /// For each register the index of its row; and the rows.
-    fn new(fragment: &Fragment) -> Option<(Vec<usize>, Self)> {
+    /// For each register the index of its row; and the rows of a lane of so many.
+    fn new(fragment: &Fragment, lanes: u32) -> Option<(Vec<usize>, Self)> {
         let rows: Vec<u32> = registers_of(fragment).map(|at| at.n).collect();
         let distinct: Vec<u32> =
             rows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
@@ -193,7 +198,7 @@ impl Rows {
         let of = rows.iter().map(number).collect::<Option<_>>()?;
         let (len, stride) = (distinct.len() as u32, distinct.get(1).copied().unwrap_or(1));
         let even = distinct.iter().zip(0..).all(|(&row, at)| row == at * stride);
-        even.then(|| (of, Self { len, stride, first: OfLane::new(fragment, |at| at.n) }))
+        even.then(|| (of, Self { len, stride, first: OfLane::new(fragment, lanes, |at| at.n) }))
     }
 
     /// The lane's number among those that hold different rows.
@@ -208,14 +213,20 @@ impl Rows {
 }
 
 impl OfLane {
-    /// The lane's coordinate along an axis of a fragment.
-    fn new(fragment: &Fragment, along: fn(Point) -> u32) -> Self {
-        let lanes = fragment.sizes().get(2).copied().unwrap_or(1);
+    /// The lane's number modulo a power of two.
+    fn number(lanes: u32, modulo: u32) -> Self {
+        Self { lanes, digits: vec![Digit { apart: 1, size: modulo, stride: 1 }] }
+    }
+
+    /// The lane's coordinate along an axis of a fragment, which may name the first of `lanes` lanes only: the
+    /// others hold the same.
+    fn new(fragment: &Fragment, lanes: u32, along: fn(Point) -> u32) -> Self {
+        let named = fragment.sizes().get(2).copied().unwrap_or(1);
         let digit = |bit: u32| {
             let apart = 1 << bit;
             Digit { apart, size: 2, stride: along(fragment.point(&[0, 0, apart])) }
         };
-        let digits = (0..lanes.ilog2()).map(digit).filter(|digit| digit.stride > 0);
+        let digits = (0..named.ilog2()).map(digit).filter(|digit| digit.stride > 0);
         Self { lanes, digits: digits.collect() }.joined()
     }
 
@@ -311,7 +322,7 @@ mod tests {
             let [of_a, of_d] = [op.a_layout, op.d_layout].map(|text| parse_fragment(text).unwrap());
             let lanes = of_d.sizes()[2];
             let first_column = |lane| of_a.point(&[0, 0, lane]).k;
-            let apart = (0..lanes).map(first_column).filter(|&k| k > 0).min().unwrap();
+            let apart = (0..lanes).map(first_column).filter(|&k| k > 0).min().unwrap_or(1);
             for lane in 0..lanes {
                 for register in 0..a.registers as u32 {
                     let row = register % a.rows.len * a.rows.stride + value(&a.rows.first, lane);

@@ -10,7 +10,7 @@ use super::group_params::GroupParams;
 use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
 use super::problem::Problem;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
-use crate::plan::native::SHARED_BYTES;
+use crate::plan::native::{SHARED_BYTES, row_lanes};
 use crate::plan::{Plan, Product};
 use crate::target::{Chip, Class, MATRIX_OPS, MatrixOp, matrix_op};
 
@@ -51,6 +51,8 @@ impl Mapping {
 
 /// The most 32-bit words of codes of a lane in a k-tile, limited by registers.
 const MOST_WORDS: u32 = 12;
+/// The most registers of x of a lane in a k-tile.
+const MOST_X: u32 = 32;
 /// The most columns of a k-tile, unless a chunk is longer.
 const LONGEST_K_TILE: u32 = 128;
 
@@ -69,12 +71,16 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
             .then_some(chunk);
     }
     // Elements of at most a byte are stored in rows of 128 bytes: see the ring of the tile schedule.
-    let least = match plan.compute.product.activation.stored_bits() {
-        bits @ ..=8 => SHARED_BYTES * 8 / bits,
-        _ => chunk,
+    // Fewer columns than such a row are for skinny products alone.
+    let bits = plan.compute.product.activation.stored_bits();
+    let row = SHARED_BYTES * 8 / bits;
+    let least = if bits <= 8 { row } else { chunk };
+    let of_row = row_lanes(&plan.compute.product, plan.target.class);
+    let room = |columns: &u32| {
+        let x = columns * bits / (32 * of_row);
+        let fits = columns / chunk * lane_words(plan) <= MOST_WORDS && x <= MOST_X;
+        *columns <= row.max(least) || fits
     };
-    let room =
-        |columns: &u32| *columns <= least || columns / chunk * lane_words(plan) <= MOST_WORDS;
     let sizes = (0..)
         .map(|more| chunk << more)
         .take_while(|columns| *columns <= LONGEST_K_TILE.max(chunk).max(least));
@@ -90,8 +96,8 @@ pub(super) fn k_tile(plan: &Plan, step: u32) -> Option<u32> {
 
 /// Words of codes of one lane in a chunk.
 pub(super) fn lane_words(plan: &Plan) -> u32 {
-    let lanes = plan.target.gpu.map_or(1, |gpu| gpu.warp);
-    plan.native.columns * plan.native.rows * plan.dequant.weight.code.bits() / (32 * lanes)
+    let codes = plan.native.columns * plan.native.rows;
+    codes * plan.dequant.weight.code.bits() / (32 * plan.native.lanes)
 }
 
 /// A problem and the mapping that its schedule has chosen.

@@ -109,7 +109,7 @@ impl Problem {
         // Words of codes are indexed with 32 bits.
         let words = u64::from(n.div_ceil(plan.native.rows))
             * u64::from(k.div_ceil(plan.native.columns))
-            * u64::from(lane_words(&plan) * 32);
+            * u64::from(lane_words(&plan) * plan.native.lanes);
         if words > u64::from(u32::MAX) {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }

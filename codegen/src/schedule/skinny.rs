@@ -203,7 +203,8 @@ impl<'p> Skinny<'p> {
             (number, matrix)
         });
         let numbers: Vec<(Operand, Matrix)> = numbers.collect();
-        let lanes = planes(main.problem).map(|(_, words)| b.mul(self.lane, words));
+        let holder = main.lanes().a.holder.of(b, self.lane);
+        let lanes = planes(main.problem).map(|(_, words)| b.mul(holder, words));
         let lanes: Vec<Operand> = lanes.collect();
         let matrix_words = tile_words(main.problem) * main.problem.row_tiles();
         let place = |(number, matrix): &(Operand, Matrix)| {

@@ -169,6 +169,16 @@ pub enum FaultKind {
     /// A warp-group matrix operation uses a register that was written after the last fence.
     #[error("uses {0}, which was written after the last MatrixFence")]
     MissingMatrixFence(String),
+    /// Lanes that hold the same element of a matrix operand have different values.
+    #[error(
+        "{register} of lane {lane} differs from that of the lane whose elements it has to copy"
+    )]
+    DifferentCopies {
+        /// The register.
+        register: String,
+        /// The lane.
+        lane: u32,
+    },
     /// The block ends with an asynchronous operation that nothing waited for.
     #[error("the block ends without a wait for {0}")]
     Unfinished(ProgramPoint),
@@ -226,6 +236,7 @@ impl FaultKind {
             Self::WrongAccess { .. } => "wrong access",
             Self::MissingProxyFence { .. } => "proxy fence",
             Self::MissingMatrixFence(_) => "matrix fence",
+            Self::DifferentCopies { .. } => "different copies",
             Self::Unfinished(_) => "unfinished",
             Self::EndsEarly(_) => "ends early",
             Self::DividesByZero => "divides by zero",

@@ -179,8 +179,8 @@ impl<const L: usize> Warp<L> {
         let (MatrixOperand::Registers(a), MatrixOperand::Registers(b)) = (a, b) else {
             return fail(FaultKind::Unsupported("a warp's matrix operand in shared memory"));
         };
-        let mut a = self.operand(state, op.a, a, &lane_maps.a)?;
-        let mut b = self.operand(state, op.b, b, &lane_maps.b)?;
+        let mut a = self.operand(state, (op, op.a), a, &lane_maps.a)?;
+        let mut b = self.operand(state, (op, op.b), b, &lane_maps.b)?;
         if let (Some([of_a, of_b]), Some(layout)) = (scales, &lane_maps.scales) {
             let [_, n, k] = op.shape.map(|extent| extent as usize);
             let (of_a, of_b) =
@@ -225,11 +225,20 @@ impl<const L: usize> Warp<L> {
     fn operand(
         &mut self,
         state: &UnitState<'_, '_>,
-        element: Element,
+        (op, element): (&MatrixOp, Element),
         regs: &[Reg],
         positions: &[ElementPosition],
     ) -> StepResult<Vec<f64>> {
         let rows = self.rows(state, regs)?;
+        // What the instruction computes from copies that differ is not specified.
+        let holders = L / op.copies as usize;
+        for (&reg, row) in regs.iter().zip(&rows) {
+            let differs = |lane: &usize| row[*lane] != row[lane % holders];
+            if let Some(lane) = (holders..L).find(differs) {
+                let (register, lane) = (state.name(reg), lane as u32);
+                return fail(FaultKind::DifferentCopies { register, lane });
+            }
+        }
         Ok(gather(element, &rows, positions))
     }
 

@@ -15,6 +15,10 @@ pub enum Class {
     Cdna3,
     /// AMD gfx950.
     Cdna4,
+    /// AMD gfx1100, gfx1151.
+    Rdna3,
+    /// AMD gfx1200, gfx1201.
+    Rdna4,
     /// GPUs through a portable shading language.
     Shader,
 }

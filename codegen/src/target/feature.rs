@@ -27,6 +27,8 @@ pub enum Feature {
     Permute,
     /// Four products of bytes and their sum.
     Dot4,
+    /// The same by one instruction, whichever operands are signed; AMD's name of it is `sudot4`.
+    Dot4AnySigns,
     /// Packed arithmetic on two f16.
     PackedF16,
     /// Packed fused multiply-add on two bf16.
@@ -81,6 +83,12 @@ pub enum Feature {
     MfmaWide,
     /// MFMA 16x16x128 on floats of 4, 6 and 8 bits with e8m0 scales.
     MfmaScale,
+    /// f32 to bf16 by one instruction, on AMD.
+    ConvertBf16,
+    /// WMMA 16x16x16 on 16-bit floats and bytes whose operands two lanes hold.
+    WmmaCopied,
+    /// WMMA 16x16x16 on 16-bit floats, FP8 and bytes whose operands one lane holds.
+    Wmma,
 }
 
 /// The chips of a row of the table.
@@ -90,8 +98,8 @@ pub enum Chips {
     SmFrom(u32),
     /// The `a` variant of one NVIDIA chip.
     SmArchSpecific(u32),
-    /// One AMD chip.
-    Gfx(&'static str),
+    /// AMD chips.
+    Gfx(&'static [&'static str]),
     /// Any GPU, through WGSL.
     Wgsl,
 }
@@ -119,58 +127,59 @@ const fn arch_specific(feature: Feature, number: u32, major: u8, minor: u8) -> A
     }
 }
 
-const fn gfx(feature: Feature, name: &'static str) -> Availability {
-    Availability { feature, chips: Chips::Gfx(name), ptx: None }
+const fn gfx(feature: Feature, names: &'static [&'static str]) -> Availability {
+    Availability { feature, chips: Chips::Gfx(names), ptx: None }
 }
 
 const fn wgsl(feature: Feature) -> Availability {
     Availability { feature, chips: Chips::Wgsl, ptx: None }
 }
 
+/// Every AMD chip.
+const GFX: &[&str] = &["gfx942", "gfx950", "gfx1100", "gfx1151", "gfx1200", "gfx1201"];
+const CDNA: &[&str] = &["gfx942", "gfx950"];
+const CDNA3: &[&str] = &["gfx942"];
+const CDNA4: &[&str] = &["gfx950"];
+const RDNA: &[&str] = &["gfx1100", "gfx1151", "gfx1200", "gfx1201"];
+const RDNA3: &[&str] = &["gfx1100", "gfx1151"];
+const RDNA4: &[&str] = &["gfx1200", "gfx1201"];
+
 /// The table. Sources: the "PTX ISA Notes" and "Target ISA Notes" of each instruction in the PTX
 /// ISA manual, checked with ptxas; for AMD, the builtins that clang accepts for the chip;
 /// for WGSL, the builtins of its specification, and what `emit::wgsl` composes of them.
 pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Base, 80, 7, 0),
-    gfx(Feature::Base, "gfx942"),
-    gfx(Feature::Base, "gfx950"),
+    gfx(Feature::Base, GFX),
     wgsl(Feature::Base),
     sm(Feature::Warp, 80, 7, 0),
-    gfx(Feature::Warp, "gfx942"),
-    gfx(Feature::Warp, "gfx950"),
+    gfx(Feature::Warp, GFX),
     sm(Feature::Ordered, 80, 7, 0),
-    gfx(Feature::Ordered, "gfx942"),
-    gfx(Feature::Ordered, "gfx950"),
+    gfx(Feature::Ordered, GFX),
     sm(Feature::StrictF32, 80, 7, 0),
-    gfx(Feature::StrictF32, "gfx942"),
-    gfx(Feature::StrictF32, "gfx950"),
+    gfx(Feature::StrictF32, GFX),
     sm(Feature::Lop3, 80, 7, 0),
-    gfx(Feature::Lop3, "gfx942"),
-    gfx(Feature::Lop3, "gfx950"),
+    gfx(Feature::Lop3, GFX),
     sm(Feature::Permute, 80, 7, 0),
-    gfx(Feature::Permute, "gfx942"),
-    gfx(Feature::Permute, "gfx950"),
+    gfx(Feature::Permute, GFX),
     sm(Feature::Dot4, 80, 7, 0),
-    gfx(Feature::Dot4, "gfx942"),
-    gfx(Feature::Dot4, "gfx950"),
+    gfx(Feature::Dot4, GFX),
     wgsl(Feature::Dot4),
+    gfx(Feature::Dot4AnySigns, RDNA),
     sm(Feature::PackedF16, 80, 7, 0),
-    gfx(Feature::PackedF16, "gfx942"),
-    gfx(Feature::PackedF16, "gfx950"),
+    gfx(Feature::PackedF16, GFX),
     sm(Feature::PackedBf16Fma, 80, 7, 0),
     sm(Feature::PackedBf16, 90, 7, 8),
     sm(Feature::PackHalf, 80, 7, 0),
-    gfx(Feature::PackHalf, "gfx942"),
-    gfx(Feature::PackHalf, "gfx950"),
+    gfx(Feature::PackHalf, GFX),
     wgsl(Feature::PackHalf),
     sm(Feature::ConvertE4m3, 89, 8, 1),
     sm(Feature::ConvertE4m3, 90, 7, 8),
     sm(Feature::PackE4m3, 89, 8, 1),
     sm(Feature::PackE4m3, 90, 7, 8),
-    gfx(Feature::PackE4m3, "gfx950"),
+    gfx(Feature::PackE4m3, CDNA4),
+    gfx(Feature::PackE4m3, RDNA4),
     sm(Feature::NoAllocate, 80, 7, 4),
-    gfx(Feature::NoAllocate, "gfx942"),
-    gfx(Feature::NoAllocate, "gfx950"),
+    gfx(Feature::NoAllocate, GFX),
     sm(Feature::CpAsync, 80, 7, 0),
     sm(Feature::Mbarrier, 80, 7, 1),
     sm(Feature::MbarrierBytes, 90, 8, 0),
@@ -186,12 +195,14 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::MmaS8, 80, 7, 0),
     sm(Feature::MmaE4m3, 89, 8, 4),
     arch_specific(Feature::Wgmma, 90, 8, 0),
-    gfx(Feature::Mfma, "gfx942"),
-    gfx(Feature::Mfma, "gfx950"),
-    gfx(Feature::MfmaFnuz, "gfx942"),
-    gfx(Feature::MfmaE4m3, "gfx950"),
-    gfx(Feature::MfmaWide, "gfx950"),
-    gfx(Feature::MfmaScale, "gfx950"),
+    gfx(Feature::Mfma, CDNA),
+    gfx(Feature::MfmaFnuz, CDNA3),
+    gfx(Feature::MfmaE4m3, CDNA4),
+    gfx(Feature::MfmaWide, CDNA4),
+    gfx(Feature::MfmaScale, CDNA4),
+    gfx(Feature::ConvertBf16, CDNA4),
+    gfx(Feature::WmmaCopied, RDNA3),
+    gfx(Feature::Wmma, RDNA4),
 ];
 
 impl Feature {
@@ -204,7 +215,7 @@ impl Feature {
                     (Chips::SmArchSpecific(of), Chip::Sm { number, arch_specific }) => {
                         arch_specific && number == of
                     }
-                    (Chips::Gfx(of), Chip::Gfx(name)) => of == name,
+                    (Chips::Gfx(of), Chip::Gfx(name)) => of.contains(&name),
                     (Chips::Wgsl, Chip::Wgsl) => true,
                     _ => false,
                 }

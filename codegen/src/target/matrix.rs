@@ -6,6 +6,10 @@
 //! B, `n` is the *column* and `k` the row; in D, `n` is the row and `k` the *column*. A warp-group
 //! instruction's lane is the thread's number in its warp group.
 //!
+//! Where two lanes hold each element of A and B ([`MatrixOp::copies`]), their lane maps are those of the
+//! first half of the lanes; the other half holds the same. Rows are numbered so that a lane's registers of D
+//! are adjacent rows: the sum over k does not know which row of A it belongs to.
+//!
 //! Values: products are exact. The chip sums them and C in an order of its choice, and rounds the
 //! result to the type of D (integers: exact modulo 2^32). A scaling instruction ([`Scaling`])
 //! multiplies the products with both scales, exactly, before the sum.
@@ -65,6 +69,8 @@ pub struct MatrixOp {
     pub d: Element,
     /// The threads that execute it.
     pub scope: MatrixScope,
+    /// Lanes that hold each element of A and B, 1 or 2: lane l and lane l + lanes / 2.
+    pub copies: u32,
     /// Lane map of A.
     pub a_layout: &'static str,
     /// Lane map of B; empty if B can only be in shared memory.
@@ -114,14 +120,19 @@ impl MatrixOp {
         }
     }
 
+    /// Lanes of a warp of `warp` lanes, or of a warp group of such, that hold different elements of A.
+    pub fn holders(&self, warp: u32) -> u32 {
+        self.threads(warp) / self.copies
+    }
+
     /// Registers per thread of A, of B (if in registers) and of D.
     pub fn registers(&self, warp: u32) -> [u32; 3] {
         let [m, n, k] = self.shape;
-        let lanes = 32 * self.threads(warp);
+        let (of_operand, of_sum) = (32 * self.holders(warp), 32 * self.threads(warp));
         [
-            m * k * self.a.bits() / lanes,
-            n * k * self.b.bits() / lanes,
-            m * n * self.d.bits() / lanes,
+            m * k * self.a.bits() / of_operand,
+            n * k * self.b.bits() / of_operand,
+            m * n * self.d.bits() / of_sum,
         ]
     }
 }
@@ -133,6 +144,10 @@ const PTX_WGMMA8: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk
 const AMD_MFMA: &str =
     "AMD CDNA3 ISA, Matrix Arithmetic Instructions; amd_matrix_instruction_calculator";
 const AMD_MFMA_950: &str = "AMD CDNA4 ISA, Matrix Arithmetic Instructions";
+const AMD_WMMA_RDNA3: &str = "AMD RDNA3 ISA, Wave Matrix Multiply Accumulate; \
+    amd_matrix_instruction_calculator, wave32";
+const AMD_WMMA_RDNA4: &str = "AMD RDNA4 ISA, Wave Matrix Multiply Accumulate; \
+    amd_matrix_instruction_calculator, wave32";
 const AMD_MFMA_SCALE: &str = "AMD CDNA4 ISA, V_MFMA_SCALE_F32_16X16X128_F8F6F4; layouts as in \
     ROCm/composable_kernel test/mx_mfma_op/mx_mfma_op.hpp";
 
@@ -146,6 +161,7 @@ macro_rules! mma {
             b: Element::$a,
             d: Element::$d,
             scope: MatrixScope::Warp,
+            copies: 1,
             a_layout: match $k {
                 16 => "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8]",
                 _ => "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]",
@@ -175,6 +191,7 @@ macro_rules! wgmma {
             b: Element::$a,
             d: Element::$d,
             scope: MatrixScope::WarpGroup,
+            copies: 1,
             a_layout: match $k {
                 16 => "[k:2 ; n/8:2, k/8:2 ; k/2:4, n:8, n/16:4]",
                 _ => "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8, n/16:4]",
@@ -201,6 +218,7 @@ macro_rules! mfma {
             b: Element::$a,
             d: Element::$d,
             scope: MatrixScope::Warp,
+            copies: 1,
             a_layout: $layout,
             b_layout: $layout,
             d_layout: "[ ; n:4 ; k:16, n/4:4]",
@@ -234,12 +252,58 @@ macro_rules! scaled_mfma {
             b: Element::$b,
             d: Element::F32,
             scope: MatrixScope::Warp,
+            copies: 1,
             a_layout: mx_layout(Element::$a),
             b_layout: mx_layout(Element::$b),
             d_layout: "[ ; n:4 ; k:16, n/4:4]",
             scaling: Some(MX),
             needs: Feature::MfmaScale,
             cite: AMD_MFMA_SCALE,
+        }
+    };
+}
+
+/// WMMA of RDNA3. AMD's document has row i of D in register i / 2 of lanes 16 (i % 2) on: that is row
+/// i / 2 + 8 (i % 2) here, in A too.
+macro_rules! wmma_copied {
+    ($name:literal, $builtin:literal, $a:ident, $d:ident, $layout:literal, $b_layout:literal) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: $builtin,
+            shape: [16, 16, 16],
+            a: Element::$a,
+            b: Element::$a,
+            d: Element::$d,
+            scope: MatrixScope::Warp,
+            copies: 2,
+            a_layout: $layout,
+            b_layout: $b_layout,
+            d_layout: "[ ; n:8 ; k:16, n/8:2]",
+            scaling: None,
+            needs: Feature::WmmaCopied,
+            cite: AMD_WMMA_RDNA3,
+        }
+    };
+}
+
+/// WMMA of RDNA4.
+macro_rules! wmma {
+    ($name:literal, $builtin:literal, $a:ident, $d:ident, $layout:literal) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: $builtin,
+            shape: [16, 16, 16],
+            a: Element::$a,
+            b: Element::$a,
+            d: Element::$d,
+            scope: MatrixScope::Warp,
+            copies: 1,
+            a_layout: $layout,
+            b_layout: $layout,
+            d_layout: "[ ; n:8 ; k:16, n/8:2]",
+            scaling: None,
+            needs: Feature::Wmma,
+            cite: AMD_WMMA_RDNA4,
         }
     };
 }
@@ -303,6 +367,13 @@ pub const MATRIX_OPS: &[MatrixOp] = &[
     mfma!("mfma.16x16x32.bf16", "__builtin_amdgcn_mfma_f32_16x16x32_bf16", 32, Bf16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
     mfma!("mfma.16x16x32.f16", "__builtin_amdgcn_mfma_f32_16x16x32_f16", 32, F16, F32, "[k:2 ; k/2:4 ; n:16, k/8:4]", MfmaWide, AMD_MFMA_950),
     mfma!("mfma.16x16x64.s8", "__builtin_amdgcn_mfma_i32_16x16x64_i8", 64, S8, S32, "[k:4 ; k/4:4 ; n:16, k/16:4]", MfmaWide, AMD_MFMA_950),
+    wmma_copied!("wmma.copied.16x16x16.bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32", Bf16, F32, "[k:2 ; k/2:8 ; n/8:2, n:8]", "[k:2 ; k/2:8 ; n:16]"),
+    wmma_copied!("wmma.copied.16x16x16.f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32", F16, F32, "[k:2 ; k/2:8 ; n/8:2, n:8]", "[k:2 ; k/2:8 ; n:16]"),
+    wmma_copied!("wmma.copied.16x16x16.s8", "__builtin_amdgcn_wmma_i32_16x16x16_iu8_w32", S8, S32, "[k:4 ; k/4:4 ; n/8:2, n:8]", "[k:4 ; k/4:4 ; n:16]"),
+    wmma!("wmma.16x16x16.bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12", Bf16, F32, "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]"),
+    wmma!("wmma.16x16x16.f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12", F16, F32, "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]"),
+    wmma!("wmma.16x16x16.e4m3", "__builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12", E4m3, F32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma!("wmma.16x16x16.s8", "__builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12", S8, S32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
     scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m1", E2m1, E2m1),
     scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m3", E2m1, E2m3),
     scaled_mfma!("mfma.scale.16x16x128.e2m1.e3m2", E2m1, E3m2),

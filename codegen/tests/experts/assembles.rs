@@ -147,7 +147,7 @@ fn kernels_assemble_without_spills() {
 #[test]
 fn kernels_compile_for_amd_without_spills() {
     let Some(clang) = clang::find() else { return };
-    for name in ["gfx942", "gfx950"] {
+    for name in ["gfx942", "gfx950", "gfx1100", "gfx1201"] {
         all_clean(name, |source| {
             let compiled = clang.compile(source, name);
             let used = format!(

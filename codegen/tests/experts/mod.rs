@@ -13,7 +13,8 @@ mod sort;
 use launched::{Launched, random};
 
 /// Targets of each kind of kernel source, and both widths of warps.
-const TARGETS: [&str; 6] = ["sm_80", "sm_90a", "gfx942", "gfx950", "wgsl", "wgsl_subgroups"];
+const TARGETS: [&str; 7] =
+    ["sm_80", "sm_90a", "gfx942", "gfx950", "gfx1100", "wgsl", "wgsl_subgroups"];
 /// The largest relative error of one rounding to f32.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 

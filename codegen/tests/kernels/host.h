@@ -13,7 +13,7 @@
 
 namespace host {
 
-constexpr unsigned LANES = 64;
+constexpr unsigned LANES = LANES_OF_WARP;
 
 // What a lane shows to the others: a matrix operand is the longest.
 struct Shown {
@@ -133,6 +133,83 @@ Sums mfma16(Operand a, Operand b, Sums c, int, int, int)
         }
         return sums;
     });
+}
+
+// WMMA 16 x 16 x 16 of RDNA3: lanes i and i + 16 both hold row (column) i, element k in order; here each
+// gives every second element, so that lanes that hold different ones give a wrong sum. Register r of the sums
+// is row 2 r + l / 16 and column l % 16.
+template <class Element, class Term, class Operand, class Sums>
+Sums wmma_copied(Operand a, Operand b, Sums c)
+{
+    struct Both { Operand a, b; };
+    return exchange(Both{a, b}, [&](auto shown) {
+        Sums sums = c;
+        for (unsigned at = 0; at < 8; at++) {
+            Term sum = c[at];
+            for (unsigned k = 0; k < 16; k++) {
+                Element left[16], right[16];
+                const auto row = shown(2 * at + lane() / 16 + 16 * (k % 2)).a;
+                const auto column = shown(lane() % 16 + 16 * (k % 2)).b;
+                std::memcpy(left, &row, sizeof left);
+                std::memcpy(right, &column, sizeof right);
+                sum += Term(left[k]) * Term(right[k]);
+            }
+            sums[at] = sum;
+        }
+        return sums;
+    });
+}
+
+// WMMA 16 x 16 x 16 of RDNA4: row (column) i is that of lanes i and i + 16. Of 16-bit elements lane i holds
+// those of k = 0 to 3 and 8 to 11, of bytes those of k = 0 to 7; lane i + 16 holds the rest. Register r of
+// the sums is row 8 (l / 16) + r and column l % 16.
+template <class Element, class Term, class Operand, class Sums>
+Sums wmma(Operand a, Operand b, Sums c)
+{
+    struct Both { Operand a, b; };
+    return exchange(Both{a, b}, [&](auto shown) {
+        Sums sums = c;
+        for (unsigned at = 0; at < 8; at++) {
+            Term sum = c[at];
+            for (unsigned k = 0; k < 16; k++) {
+                constexpr bool bytes = sizeof(Element) == 1;
+                const unsigned of = bytes ? k / 8 : k / 4 % 2;
+                const unsigned place = bytes ? k % 8 : k / 8 * 4 + k % 4;
+                Element left[8], right[8];
+                const auto row = shown(8 * (lane() / 16) + at + 16 * of).a;
+                const auto column = shown(lane() % 16 + 16 * of).b;
+                std::memcpy(left, &row, sizeof left);
+                std::memcpy(right, &column, sizeof right);
+                sum += Term(left[place]) * Term(right[place]);
+            }
+            sums[at] = sum;
+        }
+        return sums;
+    });
+}
+
+// The integer forms say of each operand whether it is signed, and whether sums saturate.
+template <class Operand, class Sums>
+Sums wmma_copied_iu8(bool, Operand a, bool, Operand b, Sums c, bool)
+{
+    return wmma_copied<signed char, int>(a, b, c);
+}
+
+template <class Operand, class Sums>
+Sums wmma_iu8(bool, Operand a, bool, Operand b, Sums c, bool)
+{
+    return wmma<signed char, int>(a, b, c);
+}
+
+inline int sudot4(bool a_signed, int a, bool b_signed, int b, int c, bool)
+{
+    unsigned sum = unsigned(c);
+    for (unsigned at = 0; at < 4; at++) {
+        const int left = unsigned(a) >> 8 * at & 255, right = unsigned(b) >> 8 * at & 255;
+        sum += unsigned((a_signed && left > 127 ? left - 256 : left)
+                        * (b_signed && right > 127 ? right - 256 : right));
+    }
+    return int(sum);
 }
 
 // An 8-bit float: 4 bits of exponent, 3 of mantissa, in the two forms that the chips have.
@@ -307,6 +384,7 @@ extern "C" __bf16 __truncsfbf2(float value)
 #define __builtin_amdgcn_ds_bpermute host::from_lane
 #define __builtin_amdgcn_ds_swizzle host::swizzle
 #define __builtin_amdgcn_ballot_w64 host::ballot
+#define __builtin_amdgcn_ballot_w32(says) unsigned(host::ballot(says))
 #define __builtin_amdgcn_perm host::perm
 #define __builtin_amdgcn_alignbit host::alignbit
 #define __builtin_amdgcn_sdot4(a, b, c, clamp) host::dot4<signed char, int>(a, b, c)
@@ -319,6 +397,14 @@ extern "C" __bf16 __truncsfbf2(float value)
 #define __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4 host::mfma_scale
 #define __builtin_amdgcn_mfma_i32_16x16x32_i8(...) host::mfma16<signed char, int>(__VA_ARGS__)
 #define __builtin_amdgcn_mfma_i32_16x16x64_i8(...) host::mfma16<signed char, int>(__VA_ARGS__)
+#define __builtin_amdgcn_sudot4 host::sudot4
+#define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(...) host::wmma_copied<__bf16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(...) host::wmma_copied<_Float16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32 host::wmma_copied_iu8
+#define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(...) host::wmma<__bf16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(...) host::wmma<_Float16, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(...) host::wmma<host::Fp8, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12 host::wmma_iu8
 #define __hip_atomic_fetch_add(at, value, order, scope) __atomic_fetch_add(at, value, order)
 #define __hip_atomic_fetch_max(at, value, order, scope) host::fetch_max(at, value)
 #define __hip_atomic_exchange(at, value, order, scope) __atomic_exchange_n(at, value, order)

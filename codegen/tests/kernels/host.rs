@@ -28,7 +28,8 @@ impl Program {
     pub fn new(clang: &Clang, kernel: Verified<Kernel>) -> Self {
         // gfx942 has another FP8 format.
         let fnuz = (kernel.target.name == "gfx942").then_some("-DFNUZ");
-        let flags: Vec<&str> = FLAGS.split_whitespace().chain(fnuz).collect();
+        let lanes = format!("-DLANES_OF_WARP={}", kernel.target.gpu.unwrap().warp);
+        let flags: Vec<&str> = FLAGS.split_whitespace().chain(fnuz).chain([&*lanes]).collect();
         let path = clang.program(&flags, &text(&kernel), include_str!("host.h"));
         Self { path, kernel }
     }

@@ -338,7 +338,7 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
     } else {
         let [mut a, mut two] =
             [0, 8 * warp].map(|at| b.load(Address::new(tile, row).plus(at), Width::B128));
-        if target.has(Feature::MfmaScale) {
+        if target.has(Feature::MfmaScale) || target.has(Feature::WmmaCopied) {
             // Eight registers, the most of any operand.
             for (of, at) in [(&mut a, 16 * warp), (&mut two, 24 * warp)] {
                 of.extend(b.load(Address::new(tile, row).plus(at), Width::B128));

@@ -144,8 +144,10 @@ impl DriverApi for Libraries {
     const SHOWN: &'static str = "the HIP runtime";
     const BACKEND: &'static str = "hip";
     const MULTIPROCESSORS: &'static str = "CU";
-    const TARGETS: (&'static [&'static str], &'static str) =
-        (&["gfx950", "gfx942"], "gfx942 and gfx950");
+    const TARGETS: (&'static [&'static str], &'static str) = (
+        &["gfx950", "gfx942", "gfx1201", "gfx1200", "gfx1151", "gfx1100"],
+        "gfx942, gfx950, gfx1100, gfx1151, gfx1200 and gfx1201",
+    );
     /// Numbers of `hipDeviceAttribute_t`, the same in all versions from 5 on.
     const ATTRIBUTES: [c_int; 3] = [63, 19, 74];
     const SHARED_WITHOUT_OPT_IN: u32 = u32::MAX;

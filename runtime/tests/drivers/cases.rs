@@ -432,10 +432,11 @@ pub(crate) const HIP: Backend = Backend {
         old: "libamdhip64 has no `hipGetDevicePropertiesR0600`: it is older than ROCm 6.0",
         devices: [
             "Fake Instinct, gfx942, 304 CU, 196608 MiB, HIP 7.0; gfx942",
-            "Fake Instinct, gfx1100, 304 CU, 196608 MiB, HIP 7.0; no target",
+            "Fake Instinct, gfx90a, 304 CU, 196608 MiB, HIP 7.0; no target",
         ],
         no_device: "there is no HIP device 2: the driver shows 2",
-        unsupported: "Fake Instinct is gfx1100; kernels are made for gfx942 and gfx950",
+        unsupported: "Fake Instinct is gfx90a; kernels are made for gfx942, gfx950, gfx1100, gfx1151, gfx1200 \
+                      and gfx1201",
         out_of_memory: "allocating 2199023255552 bytes on HIP device 0: hipErrorOutOfMemory (2), out of memory",
         compile: [
             "compiling vector_add: hiprtc on the text: hiprtc (6), HIPRTC_ERROR_COMPILATION",

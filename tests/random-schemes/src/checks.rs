@@ -69,8 +69,15 @@ impl std::fmt::Display for Check {
 }
 
 /// Simulated targets.
-pub const SIMULATED: [&str; 5] =
-    ["sim:sm_80", "sim:sm_90a", "sim:gfx942", "sim:gfx950", "sim:wgsl"];
+pub const SIMULATED: [&str; 7] = [
+    "sim:sm_80",
+    "sim:sm_90a",
+    "sim:gfx942",
+    "sim:gfx950",
+    "sim:gfx1100",
+    "sim:gfx1201",
+    "sim:wgsl",
+];
 
 impl Check {
     /// All checks: on every instruction set of this machine and every simulated target.

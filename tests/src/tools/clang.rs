@@ -127,19 +127,20 @@ impl Clang {
         let (notes, report) = both.split_once('\0').expect("notes and a report");
         let number = |name: &str| {
             let mut lines = notes.lines().map(|line| line.trim_start_matches(['-', ' ']));
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            let value = value.unwrap_or_else(|| panic!("no {name} in\n{notes}"));
-            value.trim().parse::<u32>().expect("a number")
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            Some(value.trim().parse::<u32>().expect("a number"))
         };
+        let there = |name| number(name).unwrap_or_else(|| panic!("no {name} in\n{notes}"));
         Compiled {
             ok: true,
             report: report.to_owned(),
-            vgprs: number(".vgpr_count"),
-            agprs: number(".agpr_count"),
-            sgprs: number(".sgpr_count"),
-            spills: number(".vgpr_spill_count") + number(".sgpr_spill_count"),
-            scratch: number(".private_segment_fixed_size"),
-            shared: number(".group_segment_fixed_size"),
+            vgprs: there(".vgpr_count"),
+            // RDNA has none.
+            agprs: number(".agpr_count").unwrap_or(0),
+            sgprs: there(".sgpr_count"),
+            spills: there(".vgpr_spill_count") + there(".sgpr_spill_count"),
+            scratch: there(".private_segment_fixed_size"),
+            shared: there(".group_segment_fixed_size"),
         }
     }
 

@@ -131,9 +131,7 @@ impl Writer<'_> {
             },
             Ternary::FunnelLeft => self.call(Helper::FunnelLeft, &operands),
             Ternary::FunnelRight => format!("__builtin_amdgcn_alignbit({b}, {a}, {c})"),
-            Ternary::Dot4 { a_signed: true, b_signed: true } => {
-                format!("(unsigned)__builtin_amdgcn_sdot4((int){a}, (int){b}, (int){c}, false)")
-            }
+            Ternary::Dot4 { a_signed: true, b_signed: true } => self.call(Helper::Dot4, &operands),
             Ternary::Dot4 { a_signed: false, b_signed: false } => {
                 format!("__builtin_amdgcn_udot4({a}, {b}, {c}, false)")
             }

@@ -1,8 +1,9 @@
 //! Matrix operations, by clang's builtins.
 
 use super::Writer;
-use super::prelude::Vector;
+use super::prelude::{Helper, Vector};
 use crate::ir::{Accumulator, Element, MatrixOp, MatrixOperand, MatrixScale, Operand, Reg};
+use crate::target::Feature;
 
 impl Writer<'_> {
     pub(super) fn matrix(
@@ -14,7 +15,7 @@ impl Writer<'_> {
     ) {
         let (left, right) = match op.scaling {
             Some(_) => (self.widest(a), self.widest(b)),
-            None => (self.operand(op.a, a), self.operand(op.b, b)),
+            None => (self.operand(op, op.a, a), self.operand(op, op.b, b)),
         };
         let sum = self.vector(result(op, d.len()));
         let addend = match c {
@@ -25,19 +26,28 @@ impl Writer<'_> {
                 format!("({sum}){{{}}}", values.join(", "))
             }
         };
-        let controls = match scales {
-            Some(both) => {
+        let (signs, controls) = match (scales, is_wmma(op)) {
+            (Some(both), _) => {
                 let [a, b] = both.map(|MatrixScale { from, byte }| {
                     format!("{byte}, (int){}", self.value(Operand::Reg(from)))
                 });
-                format!("{}, {}, {a}, {b}", format_code(op.a), format_code(op.b))
+                ("", format!(", {}, {}, {a}, {b}", format_code(op.a), format_code(op.b)))
             }
-            None => "0, 0, 0".to_owned(),
+            // Whether bytes are signed, before each operand; whether sums saturate.
+            (None, true) if op.d == Element::S32 => ("true, ", ", false".to_owned()),
+            (None, true) => ("", String::new()),
+            // Broadcasts and permutations of lanes: none.
+            (None, false) => ("", ", 0, 0, 0".to_owned()),
+        };
+        // clang's backend takes WMMA for an operation of each lane by itself.
+        let (kept, end) = match is_wmma(op) {
+            true => (format!("{}(", self.helper(Helper::InAllLanes)), ")"),
+            false => (String::new(), ""),
         };
         self.braced("", |this| {
-            this.line(&format!("const {sum} sum = {}(", op.mnemonic));
-            this.line(&format!("    {left}, {right},"));
-            this.line(&format!("    {addend}, {controls});"));
+            this.line(&format!("const {sum} sum = {kept}{}(", op.mnemonic));
+            this.line(&format!("    {signs}{left}, {signs}{right},"));
+            this.line(&format!("    {addend}{controls}){end};"));
             for (at, reg) in d.iter().enumerate() {
                 let cast = if op.d == Element::F32 { "" } else { "(unsigned)" };
                 this.set(*reg, &format!("{cast}sum[{at}]"));
@@ -51,11 +61,11 @@ impl Writer<'_> {
     }
 
     /// Registers as the operand type of the builtin.
-    fn operand(&mut self, element: Element, operand: &MatrixOperand) -> String {
+    fn operand(&mut self, op: &MatrixOp, element: Element, operand: &MatrixOperand) -> String {
         let MatrixOperand::Registers(regs) = operand else { return String::new() };
         let words = self.vector(Vector { of: "unsigned", short: "u32", len: regs.len() as u32 });
         let values: Vec<String> = regs.iter().map(|reg| self.reg(*reg)).collect();
-        let ty = self.operand_type(element, regs.len() as u32);
+        let ty = self.operand_type(op, element, regs.len() as u32);
         format!("__builtin_bit_cast({ty}, ({words}){{{}}})", values.join(", "))
     }
 
@@ -71,18 +81,23 @@ impl Writer<'_> {
         format!("({ty}){{{}}}", values.join(", "))
     }
 
-    /// The operand type: two registers of bytes are a `long`, four an integer vector; the older
-    /// bf16 instructions, of two registers, take short integers.
-    fn operand_type(&mut self, element: Element, registers: u32) -> String {
+    /// The operand type: of MFMA, two registers of bytes are a `long`, four an integer vector; WMMA and the
+    /// older bf16 instructions, of two registers, take bf16 as short integers.
+    fn operand_type(&mut self, op: &MatrixOp, element: Element, registers: u32) -> String {
         let (of, short, per_register) = match element {
             Element::F16 => ("_Float16", "f16", 2),
-            Element::Bf16 if registers == 2 => ("short", "s16", 2),
+            Element::Bf16 if registers == 2 || is_wmma(op) => ("short", "s16", 2),
             Element::Bf16 => ("__bf16", "bf16", 2),
-            _ if registers == 2 => return "long".to_owned(),
+            _ if registers == 2 && !is_wmma(op) => return "long".to_owned(),
             _ => ("int", "s32", 1),
         };
         self.vector(Vector { of, short, len: registers * per_register })
     }
+}
+
+/// Whether the builtin has the operands of WMMA, not those of MFMA.
+const fn is_wmma(op: &MatrixOp) -> bool {
+    matches!(op.needs, Feature::WmmaCopied | Feature::Wmma)
 }
 
 /// The number of an element's format in a scaling instruction (AMD CDNA4 ISA, `CBSZ` and `BLGP` of

@@ -35,16 +35,16 @@ use super::{header, walk};
 use crate::ir::{Access, Kernel, Operand, Reg, Type, Verified};
 use crate::target::{Chip, Feature};
 
-use prelude::{Helper, LANES, Vector};
+use prelude::{Helper, Vector};
 
-/// SIMD units of a compute unit, to which the waves of its blocks are distributed.
+/// SIMD units of a compute unit (on RDNA: of a workgroup processor), to which the waves of its blocks are distributed.
 const UNITS: u32 = 4;
 
 /// Why a kernel cannot be printed as HIP.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HipEmitError {
     /// The kernel is for another kind of target.
-    #[error("kernel {kernel} is for {target}; HIP is for gfx9* targets")]
+    #[error("kernel {kernel} is for {target}; HIP is for gfx* targets")]
     Target {
         /// The kernel's name.
         kernel: String,
@@ -66,8 +66,7 @@ pub enum HipEmitError {
 /// # Errors
 /// [`HipEmitError`] if the target is not an AMD GPU, or the kernel needs an unsupported operation.
 pub fn emit(kernel: &Verified<Kernel>) -> Result<String, HipEmitError> {
-    let gpu = kernel.target.gpu.filter(|gpu| gpu.warp == LANES);
-    let Some(Chip::Gfx(chip)) = gpu.map(|gpu| gpu.chip) else {
+    let Some(Chip::Gfx(chip)) = kernel.target.gpu.map(|gpu| gpu.chip) else {
         let (kernel, target) = (kernel.name.clone(), kernel.target.name);
         return Err(HipEmitError::Target { kernel, target });
     };
@@ -103,6 +102,11 @@ impl Writer<'_> {
     fn unsupported(&mut self, feature: Feature) -> String {
         self.state.unsupported.get_or_insert(feature);
         String::new()
+    }
+
+    /// Lanes of a warp.
+    fn lanes(&self) -> u32 {
+        self.kernel.target.gpu.map_or(0, |gpu| gpu.warp)
     }
 
     /// The name of a function of the prelude; the source then defines it.
@@ -177,7 +181,7 @@ fn write_text(out: &mut String, writer: &Writer<'_>) -> std::fmt::Result {
          #error \"this text is for {chip}\"\n#endif\n"
     )?;
     writeln!(out, "#pragma clang fp contract(off)\n\nnamespace quantloom {{\n")?;
-    prelude::write(out, writer.state.chip, &writer.state.helpers, &writer.state.vectors)?;
+    prelude::write(out, kernel.target, &writer.state.helpers, &writer.state.vectors)?;
     let bytes = kernel.shared_map().bytes;
     if bytes > 0 {
         let align = kernel.shared.iter().map(|block| block.align).fold(16, u32::max);

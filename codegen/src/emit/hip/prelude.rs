@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter, Result, Write};
 
+use crate::target::{Feature, Target};
+
 /// A function of the prelude, in the order of their definitions: a function comes after those that
 /// it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +33,7 @@ pub(super) enum Helper {
     PackE4m3,
     Permute,
     FunnelLeft,
+    Dot4,
     MixedDot4,
     First,
     Lane,
@@ -43,6 +46,7 @@ pub(super) enum Helper {
     Votes,
     BlockBarrier,
     WarpBarrier,
+    InAllLanes,
 }
 
 /// A vector type: element type and length.
@@ -73,11 +77,7 @@ typedef unsigned word2 __attribute__((ext_vector_type(2), may_alias));
 typedef unsigned word4 __attribute__((ext_vector_type(4), may_alias));
 typedef _Float16 halves __attribute__((ext_vector_type(2)));
 typedef __bf16 brains __attribute__((ext_vector_type(2)));
-constexpr unsigned lanes = 64;
 ";
-
-/// Lanes of a warp of all chips of this emitter.
-pub(super) const LANES: u32 = 64;
 
 /// The specifiers of each function.
 const FUNCTION: &str = "static inline __attribute__((device, always_inline)) ";
@@ -107,6 +107,7 @@ impl Helper {
             Self::PackE4m3 => "pack_e4m3",
             Self::Permute => "permute",
             Self::FunnelLeft => "funnel_left",
+            Self::Dot4 => "dot_s8",
             Self::MixedDot4 => "dot_u8_s8",
             Self::Lane => "lane",
             Self::Warp => "warp",
@@ -119,11 +120,12 @@ impl Helper {
             Self::Votes => "votes",
             Self::BlockBarrier => "block_barrier",
             Self::WarpBarrier => "warp_barrier",
+            Self::InAllLanes => "in_all_lanes",
         }
     }
 
     /// The functions that it calls.
-    fn calls(self, chip: &str) -> &'static [Self] {
+    fn calls(self, target: &Target) -> &'static [Self] {
         match self {
             Self::Min | Self::Max | Self::RoundBf16 | Self::RoundE4m3 => {
                 &[Self::AsF32, Self::AsU32]
@@ -134,7 +136,7 @@ impl Helper {
             }
             Self::MaxF16 => &[Self::AsHalves, Self::AsWord, Self::AsF16, Self::Max, Self::PackF16],
             Self::PackF16 => &[Self::AsWord],
-            Self::PackBf16 if !has_bf16_conversion(chip) => &[Self::RoundBf16],
+            Self::PackBf16 if !target.has(Feature::ConvertBf16) => &[Self::RoundBf16],
             Self::PackE4m3 => &[Self::RoundE4m3],
             Self::Warp => &[Self::First],
             Self::ShuffleXor | Self::ShuffleUp | Self::ShuffleDown => &[Self::Lane, Self::FromLane],
@@ -143,7 +145,7 @@ impl Helper {
     }
 
     /// Its definition on a chip, without the specifiers.
-    fn text(self, chip: &str) -> &'static str {
+    fn text(self, target: &Target) -> &'static str {
         match self {
             Self::AsF32 => {
                 "float as_f32(unsigned bits) { return __builtin_bit_cast(float, bits); }"
@@ -243,7 +245,7 @@ impl Helper {
     return value == value ? rounded : bits | 0x400000u;
 }"
             }
-            Self::PackBf16 if has_bf16_conversion(chip) => {
+            Self::PackBf16 if target.has(Feature::ConvertBf16) => {
                 "unsigned pack_bf16(float low, float high)
 {
     return __builtin_bit_cast(unsigned, (brains){(__bf16)low, (__bf16)high});
@@ -290,6 +292,12 @@ impl Helper {
     return (unsigned)((((wide)high << 32 | low) << by) >> 32);
 }"
             }
+            Self::MixedDot4 if target.has(Feature::Dot4AnySigns) => {
+                "unsigned dot_u8_s8(unsigned a, unsigned b, unsigned c)
+{
+    return (unsigned)__builtin_amdgcn_sudot4(false, (int)a, true, (int)b, (int)c, false);
+}"
+            }
             // An unsigned byte is a signed one with its top bit inverted, plus 128.
             Self::MixedDot4 => {
                 "unsigned dot_u8_s8(unsigned a, unsigned b, unsigned c)
@@ -297,6 +305,18 @@ impl Helper {
     const unsigned sum = (unsigned)__builtin_amdgcn_sdot4(0x01010101, (int)b, 0, false);
     const unsigned rest = c + (sum << 7);
     return (unsigned)__builtin_amdgcn_sdot4((int)(a ^ 0x80808080u), (int)b, (int)rest, false);
+}"
+            }
+            Self::Dot4 if target.has(Feature::Dot4AnySigns) => {
+                "unsigned dot_s8(unsigned a, unsigned b, unsigned c)
+{
+    return (unsigned)__builtin_amdgcn_sudot4(true, (int)a, true, (int)b, (int)c, false);
+}"
+            }
+            Self::Dot4 => {
+                "unsigned dot_s8(unsigned a, unsigned b, unsigned c)
+{
+    return (unsigned)__builtin_amdgcn_sdot4((int)a, (int)b, (int)c, false);
 }"
             }
             Self::Lane => {
@@ -344,6 +364,9 @@ impl Helper {
     return from_lane(value, lane() + (by < lanes - lane() ? by : 0u));
 }"
             }
+            Self::Votes if warp(target) == 32 => {
+                "unsigned votes(bool says) { return __builtin_amdgcn_ballot_w32(says); }"
+            }
             Self::Votes => "wide votes(bool says) { return __builtin_amdgcn_ballot_w64(says); }",
             // The barrier instruction does not order memory accesses.
             Self::BlockBarrier => {
@@ -352,6 +375,17 @@ impl Helper {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, \"workgroup\");
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"workgroup\");
+}"
+            }
+            // Without this, clang 22 moves a matrix instruction, and what computes its operands, behind a
+            // branch of some lanes if its result is used there only. Assembly stays where all lanes are.
+            Self::InAllLanes => {
+                "sums in_all_lanes(sums value)
+{
+#ifdef __AMDGCN__
+    asm(\"\" : \"+v\"(value));
+#endif
+    return value;
 }"
             }
             Self::WarpBarrier => {
@@ -366,19 +400,20 @@ impl Helper {
     }
 }
 
-/// Whether the chip rounds f32 to bf16 by an instruction, which the compiler then uses.
-fn has_bf16_conversion(chip: &str) -> bool {
-    chip == "gfx950"
+/// Lanes of a warp.
+fn warp(target: &Target) -> u32 {
+    target.gpu.map_or(0, |gpu| gpu.warp)
 }
 
 /// Writes the types, and the functions with those that they call.
 pub(super) fn write(
     out: &mut String,
-    chip: &str,
+    target: &Target,
     used: &BTreeSet<Helper>,
     vectors: &BTreeSet<Vector>,
 ) -> Result {
     out.push_str(MEMORY);
+    writeln!(out, "constexpr unsigned lanes = {};", warp(target))?;
     for vector in vectors {
         let (of, len) = (vector.of, vector.len);
         writeln!(out, "typedef {of} {vector} __attribute__((ext_vector_type({len})));")?;
@@ -388,11 +423,12 @@ pub(super) fn write(
     let mut open: Vec<Helper> = used.iter().copied().collect();
     while let Some(helper) = open.pop() {
         if all.insert(helper) {
-            open.extend(helper.calls(chip));
+            open.extend(helper.calls(target));
         }
     }
     for helper in all {
-        writeln!(out, "{FUNCTION}{}\n", helper.text(chip))?;
+        let template = if helper == Helper::InAllLanes { "template <class sums> " } else { "" };
+        writeln!(out, "{template}{FUNCTION}{}\n", helper.text(target))?;
     }
     Ok(())
 }

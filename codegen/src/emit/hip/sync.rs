@@ -23,6 +23,7 @@ impl Writer<'_> {
     pub(super) fn vote(&mut self, dst: Reg, op: Vote, a: Operand) {
         let votes = self.votes(a);
         let all = match op {
+            Vote::All if self.lanes() == 32 => "== ~0u",
             Vote::All => "== ~0ull",
             Vote::Any => "!= 0",
         };

@@ -203,7 +203,7 @@ impl SkinnyTile {
             [main.problem.scale, main.problem.zero, main.problem.correction].into_iter().flatten();
         let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
         let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
-        let sums = if self.tokens == 1 { 2 } else { 4 };
+        let sums = main.lanes().d.registers.len() as u32 / if self.tokens == 1 { 2 } else { 1 };
         // The segments of a k-tile overlap, each with its own partial sums.
         let several = main.segment() < main.k_tile();
         // More with f16, which needs more constants.
@@ -236,6 +236,8 @@ impl SkinnyTile {
             Some(_) => 8 + 2 * self.row_tiles,
             None => 0,
         };
+        // A lane that has more of a row of A has more of it decoded at once.
+        let ahead = 15 * (4 / main.row_lanes()).saturating_sub(1) * self.row_tiles;
         // One word of scales per tile is part of every tile's registers.
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = main.k_tile_words() + sums + numbers;
@@ -247,6 +249,7 @@ impl SkinnyTile {
             + overlap
             + self.row_tiles * tile
             + further
+            + ahead
             + stacked
     }
 

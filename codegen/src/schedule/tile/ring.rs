@@ -161,8 +161,9 @@ impl Ring {
         let codes_from = codes_from.collect();
         let of_warp = b.mad(tile.warp, tiles * stage.tile_codes, stage.codes);
         let codes_to = b.add(of_warp, lane_words);
+        let holder = main.lanes().a.holder.of(b, tile.lane);
         let codes_at = planes(main.problem).map(|(first, words)| {
-            let at = b.mad(tile.lane, words, of_warp);
+            let at = b.mad(holder, words, of_warp);
             b.add(at, first)
         });
         let codes_at = codes_at.collect();

@@ -56,6 +56,9 @@ const FAULTS: &[Injected] = &[
     injected("wrong swizzle of a tile", kernels::tensor_group, wrong_tile_swizzle, "result"),
     injected("wrong register of a fragment", kernels::product, |k| op(k, 0, matrix, swap_a), "result"),
     injected("wrong lane map, 64 lanes", kernels::product_mfma, |k| constant(k, Binary::Shr, 4, 5), "stored twice"),
+    injected("wrong lane map, 32 lanes", kernels::product_wmma, |k| constant(k, Binary::Shr, 4, 5), "stored twice"),
+    injected("wrong rows of a fragment, 32 lanes", kernels::product_wmma, |k| op(k, 0, matrix, swap_a), "result"),
+    injected("halves of a wave with different rows", kernels::product_wmma, |k| op(k, 0, and, |op| if let Op::Binary { op, b, .. } = op { (*op, *b) = (Binary::Shr, 1.into()) }), "different copies"),
     // Outputs.
     injected("double store", kernels::staged, |k| store_twice(k, global_store), "stored twice"),
     injected("dropped store", kernels::staged, |k| drop_op(k, 0, global_store), "never written"),
@@ -249,6 +252,10 @@ fn copy_wait(op: &Op) -> bool {
 }
 fn xor(op: &Op) -> bool {
     matches!(op, Op::Binary { op: Binary::Xor, .. })
+}
+
+fn and(op: &Op) -> bool {
+    matches!(op, Op::Binary { op: Binary::And, .. })
 }
 fn matrix(op: &Op) -> bool {
     matches!(op, Op::Matrix { .. })

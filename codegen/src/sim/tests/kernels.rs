@@ -21,6 +21,7 @@ pub(super) const ALL: &[(&str, Make)] = &[
     ("pipeline", pipeline),
     ("product", product),
     ("product_mfma", product_mfma),
+    ("product_wmma", product_wmma),
     ("split", split),
     ("dependent", dependent),
     ("bulk", bulk),
@@ -291,6 +292,45 @@ pub(super) fn product_mfma() -> Case {
     b.matrix_add(op, &acc, &a, &x);
     for (register, &acc) in (0..).zip(&acc) {
         let m = b.mad(quarter, 4, register);
+        let at = b.mad(m, 16, row);
+        let bits = b.unary(Unary::AsU32, acc);
+        b.store(Address::new(y, at), &[bits], Width::B32, None);
+    }
+    let (a, x) = (small(5, 256), small(6, 256));
+    Case {
+        kernel: b.finish(),
+        expected: vec![(2, product_of(&a, &x, [16, 16, 16]))],
+        arguments: Arguments {
+            parameters: Vec::new(),
+            buffers: vec![
+                Contents::from_words(&bf16_words(&a)),
+                Contents::from_words(&bf16_words(&x)),
+                Contents::poison(1024),
+            ],
+        },
+    }
+}
+
+/// y[16, 16] = a b^T over k = 16, one wave of 32 lanes whose halves hold the same rows of A and of B: register r of
+/// lane l is row 2 r + l / 16 of the result.
+pub(super) fn product_wmma() -> Case {
+    let target = chip("gfx1100");
+    let mut b = Builder::new("product_wmma", "A small product.", target, launch(1, 32));
+    let a_words = buffer(&mut b, "a", Word::U32, Access::Constant, 16 * 8);
+    let b_words = buffer(&mut b, "b", Word::U32, Access::ReadOnly, 16 * 8);
+    let y = buffer(&mut b, "y", Word::U32, Access::WriteOnce, 256);
+    let lane = b.special(Special::Lane);
+    let row = b.and(lane, 15);
+    let half = b.shr(lane, 4);
+    let at = b.mul(row, 8);
+    let [a, x] = [a_words, b_words].map(|from| {
+        [0, 4].map(|word| b.load(Address::new(from, at).plus(word), Width::B128)).concat()
+    });
+    let acc = b.zeros("acc", 8);
+    let op = matrix_op("wmma.copied.16x16x16.bf16", target).expect("a row of the table");
+    b.matrix_add(op, &acc, &a, &x);
+    for (register, &acc) in (0..).zip(&acc) {
+        let m = b.add(half, 2 * register);
         let at = b.mad(m, 16, row);
         let bits = b.unary(Unary::AsU32, acc);
         b.store(Address::new(y, at), &[bits], Width::B32, None);

@@ -1,5 +1,5 @@
 //! HIP's libraries without a GPU, which the test compiles: see `device.rs`. Device 0 is a gfx942, device 1 a
-//! gfx1100.
+//! gfx90a.
 //!
 //! `--cfg runtime` gives it the functions of libamdhip64, `--cfg compiler` those of libhiprtc; `--cfg
 //! before`: without what came with ROCm 6.0.
@@ -14,7 +14,7 @@ mod functions;
 mod kernels;
 use device::*;
 
-const ARCHITECTURES: [&str; 2] = ["gfx942", "gfx1100"];
+const ARCHITECTURES: [&str; 2] = ["gfx942", "gfx90a"];
 const DEVICE: &CStr = c"Fake Instinct";
 const MEMORY: usize = 192 << 30;
 const FIRST_DEVICE: c_int = 0;
@@ -72,7 +72,7 @@ shared! {
 #[cfg(all(runtime, not(before)))]
 library! {
     fn hipGetDevicePropertiesR0600(state, to: *mut u8, device: c_int) {
-        let Some(name) = [c"gfx942:sramecc+:xnack-", c"gfx1100"].get(device as usize) else {
+        let Some(name) = [c"gfx942:sramecc+:xnack-", c"gfx90a"].get(device as usize) else {
             return INVALID_DEVICE;
         };
         to.write_bytes(0, 1472);
