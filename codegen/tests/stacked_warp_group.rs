@@ -17,7 +17,7 @@ use quantloom_codegen::schedule::{
 use quantloom_codegen::target::target;
 use quantloom_dsl::Activation;
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
-use quantloom_dsl::format::NUMBER_F32;
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32};
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 
@@ -484,6 +484,23 @@ fn mutations_of_a_gate_in_the_epilogue_are_found() {
     all_found(&kernel, &[OF_ALL, OF_FUSED, OF_GATHERED].concat(), &right);
 }
 
+/// Schemes whose x has bytes, which tests through the runtime multiply.
+const BYTES: [(&str, &str); 3] = [
+    (
+        "blocks",
+        "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }",
+    ),
+    (
+        "integers",
+        "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }",
+    ),
+    (
+        "nibbles",
+        "weight: i4, scale: bf16 per 1x128, pack: i8 [code, pad 4 = sign | k, n], \
+         activation: e4m3 { scale: f32 per token }",
+    ),
+];
+
 /// Layers whose kernels are assembled: the columns of x, the rows of a shard of the first product, experts, and how many
 /// of them a token has.
 const LAYERS: [(u32, u32, u32, u32); 3] =
@@ -492,10 +509,10 @@ const LAYERS: [(u32, u32, u32, u32); 3] =
 /// What is chosen for large layers, and other tiles, without spills and without waits that the assembler adds.
 #[test]
 fn tiles_assemble() {
-    let share = Share::new(37, 8);
+    let share = Share::new(37, 24);
     let Some(ptxas) = ptxas::find() else { return };
     let (mut failed, mut number) = (Vec::new(), 0);
-    for (problem, slots) in SCHEMES.into_iter().flat_map(large) {
+    for (problem, slots) in SCHEMES.into_iter().chain(BYTES).flat_map(large) {
         let chosen = choose_stacked(&problem, 1, Some(slots)).ok();
         let chosen = chosen.and_then(|chosen| match chosen {
             Chosen::WarpGroup(tile) => Some(tile),
@@ -531,12 +548,13 @@ fn large(text: (&str, &str)) -> Vec<(Problem, u32)> {
             let single = Problem::new(&scheme, activation, target("sm_90a").unwrap(), shape);
             let output = match (gate, activation) {
                 (Some(_), Activation::Float(own)) => *own,
-                _ => NUMBER_F32,
+                (Some(_), Activation::Quantised(_)) => NUMBER_BF16,
+                (None, _) => NUMBER_F32,
             };
             let weighted = product == ExpertProduct::Down;
             let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
             let problem = single.unwrap().giving(output).unwrap().stacked(stack).unwrap();
-            all.extend([32, 64, 128].map(|slots| (problem.clone(), slots)));
+            all.extend([32, 48, 64, 80, 96, 128].map(|slots| (problem.clone(), slots)));
         }
     }
     all

@@ -461,8 +461,8 @@ impl WarpGroupTile {
     /// Registers of a consumer's thread, of which a tile of rows has so many of sums; with scales of x along K or without.
     fn registers_of(&self, sums: u32, along_k: bool) -> u32 {
         let all = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
-        // Tiles of rows multiply the scales of tokens, half as many as a tile's sums, by scales of their own.
-        let of_tokens = if along_k && self.row_tiles > 1 { sums / 2 } else { 0 };
+        // Scales of tokens, half as many as a tile's sums, take half of their registers from the others.
+        let of_tokens = if along_k { sums / 4 } else { 0 };
         all.saturating_add(of_tokens).saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
     }
 
