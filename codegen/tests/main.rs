@@ -5,7 +5,6 @@ mod kernels;
 mod activation;
 mod arrows;
 mod assembles;
-mod catalogue;
 mod choose;
 mod expand;
 mod experts;

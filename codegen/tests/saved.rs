@@ -16,7 +16,7 @@ const SHAPE: (u32, u32) = (41, 256);
 
 fn scheme(name: &str) -> Scheme {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("../kernels-generated/schemes/{name}.scheme"));
+        .join(format!("../../kernels-generated/schemes/{name}.scheme"));
     parse(&std::fs::read_to_string(path).unwrap()).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 

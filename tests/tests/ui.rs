@@ -1,6 +1,6 @@
 //! What rustc shows of the errors of `scheme!`: that it underlines the places that the expansion names
 //! (`codegen/tests/mistakes`), and that the rest of a user's file is checked all the same. After a change
-//! of messages: `TRYBUILD=overwrite cargo test -p quantloom-tests --test tests ui -- --ignored`, and
+//! of messages: `TRYBUILD=overwrite cargo test --test tests ui -- --ignored`, and
 //! read the difference.
 
 use std::process::Command;
@@ -19,5 +19,5 @@ fn rustc_underlines_what_the_expansion_says() {
     if !version.starts_with(PINNED) {
         return skip(&format!("the messages are those of {PINNED}x, here is {}", version.trim()));
     }
-    trybuild::TestCases::new().compile_fail("ui/fail/*.rs");
+    trybuild::TestCases::new().compile_fail("../ui/fail/*.rs");
 }

@@ -18,7 +18,7 @@ fn the_page_of_keys_is_fresh() {
         CheckpointFormat::Hqq,
         CheckpointFormat::Gguf,
     ];
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checkpoint-keys.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/checkpoint-keys.md");
     let old = std::fs::read_to_string(page).unwrap();
     let head = old.split("\n## ").next().unwrap().trim_end();
     let mut new = format!("{head}\n");
@@ -53,6 +53,6 @@ fn the_page_of_keys_is_fresh() {
     }
     assert!(
         old == new,
-        "again: QUANTLOOM_WRITE_PAGES=1 cargo test -p quantloom-tests --test tests page"
+        "again: QUANTLOOM_WRITE_PAGES=1 cargo test --test tests page"
     );
 }
