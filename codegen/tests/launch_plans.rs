@@ -1,7 +1,6 @@
 //! Launch plans of products on the simulator: their memory is what the kernels' rules say, and a
 //! workspace holds it.
 
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

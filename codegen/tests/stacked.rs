@@ -393,7 +393,7 @@ fn kernels_of_experts(
 /// and a target.
 #[test]
 fn kernels_of_experts_compile() {
-    let share = Share::new(31, 24);
+    let share = Share::new(108, 24);
     let tokens: &[u32] = if sweep::is_asked() { &[1, 16, 64, 1024] } else { &[4, 64] };
     let schemes = catalogue();
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());

@@ -51,8 +51,5 @@ fn the_page_of_keys_is_fresh() {
     if std::env::var_os("QUANTLOOM_WRITE_PAGES").is_some() {
         std::fs::write(page, &new).unwrap();
     }
-    assert!(
-        old == new,
-        "again: QUANTLOOM_WRITE_PAGES=1 cargo test --test tests page"
-    );
+    assert!(old == new, "again: QUANTLOOM_WRITE_PAGES=1 cargo test --test tests page");
 }
