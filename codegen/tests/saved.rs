@@ -146,7 +146,7 @@ fn what_it_was_not_prepared_for_is_refused() {
         std::fs::write(&path, bytes).unwrap();
         refused(&device(), &layer.scheme, shape, &path)
     };
-    let version = changed("prepared weight 2", "prepared weight 0");
+    let version = changed("prepared weight 3", "prepared weight 0");
     assert!(matches!(version, SavedError::Version(_)), "{version}");
     let layout = changed("k:2 |", "k:4 |");
     assert!(matches!(&layout, SavedError::Differs { what, .. } if what == "bf16.w"), "{layout}");

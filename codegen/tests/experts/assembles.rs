@@ -78,8 +78,15 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             Activation::Float(Number::Float(listed)) => *listed,
             _ => BF16,
         };
-        let request =
-            Request { scheme: &scheme, activation, own, target, n: 2880, k, x_columns: k };
+        let request = Request {
+            scheme: &scheme,
+            activation,
+            input_dtype: own,
+            target,
+            n: 2880,
+            k,
+            x_columns: k,
+        };
         let columns = Jit.arrangement(&request).unwrap().map(|arrangement| {
             let index: Vec<u32> = (0..k as u32).map(|column| column * 7 % 90).collect();
             ColumnOrder::new(&arrangement, Some(&index), k).columns().len() as u64
