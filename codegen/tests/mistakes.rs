@@ -1,7 +1,7 @@
 //! What an author of a scheme sees: for each `mistakes/*.rs`, the errors of its `scheme!` as rustc
 //! prints them, `mistakes/*.stderr`. After a change of messages:
 //! `MISTAKES=overwrite cargo test --test codegen mistakes`, and read the
-//! difference. That rustc underlines so is tested by `tests/ui`.
+//! difference. That rustc underlines so is tested by `tests/tests/ui`.
 
 use std::fmt::Write;
 use std::path::Path;

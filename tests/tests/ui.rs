@@ -19,5 +19,5 @@ fn rustc_underlines_what_the_expansion_says() {
     if !version.starts_with(PINNED) {
         return skip(&format!("the messages are those of {PINNED}x, here is {}", version.trim()));
     }
-    trybuild::TestCases::new().compile_fail("../ui/fail/*.rs");
+    trybuild::TestCases::new().compile_fail("ui/fail/*.rs");
 }
