@@ -40,7 +40,7 @@ const SCHEMES: &[(&str, &str)] = &[
         "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16",
     ),
     (
-        "channel scale",
+        "channel_scale",
         "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per channel, pack: u8 [k:2 | k, n], bias: f32, \
          activation: bf16",
     ),
