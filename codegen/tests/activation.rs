@@ -28,7 +28,7 @@ const OPERANDS: [Operand; 6] =
 
 /// Schemes of the catalogue with each of their activations.
 fn every() -> Vec<(Scheme, Activation)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels-generated/schemes");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

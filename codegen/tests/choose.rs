@@ -42,7 +42,6 @@ fn rows_beyond_32_bits_are_for_another_launch() {
 }
 
 /// A grid has 65,535 blocks at most along its second and third axis, and 2^31 - 1 along its first.
-#[cfg(feature = "jit")]
 #[test]
 fn any_number_of_rows_fits_the_grid() {
     use quantloom_runtime::source::Problem as Sizes;

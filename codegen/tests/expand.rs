@@ -32,7 +32,7 @@ fn count(stream: TokenStream, word: &str) -> usize {
 
 /// The catalogue's files.
 fn catalogue() -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels-generated/schemes");
     let files = std::fs::read_dir(folder).expect("the catalogue is part of the repository");
     let mut texts: Vec<_> = files
         .map(|file| {
@@ -47,7 +47,7 @@ fn catalogue() -> Vec<(String, String)> {
 }
 
 /// Also a measurement: an expansion should take less than a second without optimisation,
-/// `cargo test -p quantloom-codegen --test codegen --config profile.dev.opt-level=0 expand:: -- --nocapture`.
+/// `cargo test --test codegen --config profile.dev.opt-level=0 expand:: -- --nocapture`.
 #[test]
 #[expect(clippy::print_stdout, reason = "a measurement is printed, not asserted")]
 fn the_catalogue_expands_without_errors_and_deterministically() {

@@ -1,8 +1,6 @@
 //! Launch plans of products on the simulator: their memory is what the kernels' rules say, and a
 //! workspace holds it.
 
-#![cfg(all(feature = "jit", feature = "sim"))]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What an author of a scheme sees: for each `mistakes/*.rs`, the errors of its `scheme!` as rustc
 //! prints them, `mistakes/*.stderr`. After a change of messages:
-//! `MISTAKES=overwrite cargo test -p quantloom-codegen --test codegen mistakes`, and read the
-//! difference. That rustc underlines so is tested by `tests/ui`.
+//! `MISTAKES=overwrite cargo test --test codegen mistakes`, and read the
+//! difference. That rustc underlines so is tested by `tests/tests/ui`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn shown(error: &Error, file: &str, text: &str) -> String {
 
 #[test]
 fn each_mistake_is_underlined() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mistakes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mistakes");
     let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.extension().unwrap() == "rs").collect();
     files.sort();

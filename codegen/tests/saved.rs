@@ -16,7 +16,7 @@ const SHAPE: (u32, u32) = (41, 256);
 
 fn scheme(name: &str) -> Scheme {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("../kernels-generated/schemes/{name}.scheme"));
+        .join(format!("../../kernels-generated/schemes/{name}.scheme"));
     parse(&std::fs::read_to_string(path).unwrap()).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
@@ -146,7 +146,7 @@ fn what_it_was_not_prepared_for_is_refused() {
         std::fs::write(&path, bytes).unwrap();
         refused(&device(), &layer.scheme, shape, &path)
     };
-    let version = changed("prepared weight 2", "prepared weight 0");
+    let version = changed("prepared weight 3", "prepared weight 0");
     assert!(matches!(version, SavedError::Version(_)), "{version}");
     let layout = changed("k:2 |", "k:4 |");
     assert!(matches!(&layout, SavedError::Differs { what, .. } if what == "bf16.w"), "{layout}");

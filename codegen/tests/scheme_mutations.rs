@@ -47,10 +47,10 @@ const TOO_LOW: f32 = 8_388_608.0;
 /// What is wrong, the scheme, whether skinny and tile products have it, and the mutation.
 const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
     ("a correction forgotten", CORRECTION, BOTH, |place, op| match op {
-        Op::Load { from, mask: Some(mask), .. } if place.is(from.space, "addend") => {
+        Op::Load { from, mask: Some(mask), .. } if place.is(from.space, "correction") => {
             mask.condition = Operand::Pred(false);
         }
-        Op::CopyAsync { from, mask, .. } if place.is(from.space, "addend") => {
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "correction") => {
             *mask = Some(Operand::Pred(false));
         }
         _ => {}
@@ -67,7 +67,7 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
     }),
     ("a factor forgotten", FACTOR, BOTH, |place, op| {
         if let Op::CopyAsync { to, from, width, .. } = op
-            && place.is(from.space, "factor")
+            && place.is(from.space, "channel_scale")
         {
             let values = vec![Operand::U32(1f32.to_bits())];
             *op = Op::Store { to: *to, values, width: *width, mask: None };

@@ -13,7 +13,7 @@ const SCHEMES: &[&str] =
 
 fn scheme(name: &str) -> (Scheme, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("../kernels-generated/schemes/{name}.scheme"));
+        .join(format!("../../kernels-generated/schemes/{name}.scheme"));
     let text = std::fs::read_to_string(path).unwrap();
     (parse(&text).unwrap(), text)
 }

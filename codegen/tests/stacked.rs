@@ -40,7 +40,7 @@ const SCHEMES: &[(&str, &str)] = &[
         "weight: u8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16",
     ),
     (
-        "factor",
+        "channel_scale",
         "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per channel, pack: u8 [k:2 | k, n], bias: f32, \
          activation: bf16",
     ),
@@ -375,7 +375,7 @@ fn kernels_of_experts(
 /// and a target.
 #[test]
 fn kernels_of_experts_compile() {
-    let share = Share::new(40, 24);
+    let share = Share::new(108, 24);
     let tokens: &[u32] = if sweep::is_asked() { &[1, 16, 64, 1024] } else { &[4, 64] };
     let schemes = catalogue();
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());

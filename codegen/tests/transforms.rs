@@ -384,7 +384,7 @@ fn levels_of_integers_are_packed_by_the_host() {
         let host = device.prepare(&scheme, &layer.unpacked).unwrap();
         let weight = device.prepare_stored(&scheme, layer.unpacked.shape(), &stored).unwrap();
         let explained = weight.explain(1);
-        for (buffer, by) in [("scale", scale), ("addend", correction)] {
+        for (buffer, by) in [("scale", scale), ("correction", correction)] {
             let by = match by {
                 "host" => format!("{buffer}: packed by the host: "),
                 _ => format!("{buffer}: transformed on the device"),

@@ -265,12 +265,16 @@ impl Unpacked {
     /// The parameters of a weight's group, with the levels that are constant along k separate.
     pub(crate) fn folded(&self, expert: u64, n: u64, k: u64) -> FoldedParameters {
         let group = self.group(expert, n, k);
-        let mut folded =
-            FoldedParameters { scale: 1.0, factor: 1.0, zero: group.zero, shift: group.shift };
+        let mut folded = FoldedParameters {
+            scale: 1.0,
+            channel_scale: 1.0,
+            zero: group.zero,
+            shift: group.shift,
+        };
         for ((part, _), (value, divide)) in self.scales.iter().zip(group.scales) {
             // A shift is added after all levels.
             let whole_row = part.granularity.cols == GroupSize::All && self.shifts.is_empty();
-            let into = if whole_row { &mut folded.factor } else { &mut folded.scale };
+            let into = if whole_row { &mut folded.channel_scale } else { &mut folded.scale };
             *into = if divide { *into / value } else { *into * value };
         }
         folded
@@ -399,14 +403,14 @@ fn store_name(scheme: &Scheme, component: Component) -> String {
     store.map_or_else(|| component.to_string(), |store| store.name.clone())
 }
 
-/// `w = factor * (scale * (value - zero) + shift)`, where value is the code's value minus the
+/// `w = channel_scale * (scale * (value - zero) + shift)`, where value is the code's value minus the
 /// scheme's offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldedParameters {
     /// Product of the levels that vary along k.
     pub(crate) scale: f64,
     /// Product of the levels that are constant along k.
-    pub(crate) factor: f64,
+    pub(crate) channel_scale: f64,
     /// Zero point.
     pub(crate) zero: f64,
     /// Product of the shift's levels.

@@ -82,8 +82,8 @@ const TOOLS: Allowed<'_> = &[
 #[test]
 fn modules_of_the_runtime_and_its_tools_use_only_modules_above_them() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    check(&tests.join("../runtime/src"), RUNTIME);
-    check(&tests.join("../runtime/tools/src"), TOOLS);
+    check(&tests.join("../../runtime/src"), RUNTIME);
+    check(&tests.join("../../runtime/tools/src"), TOOLS);
 }
 
 #[test]

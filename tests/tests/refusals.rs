@@ -8,7 +8,7 @@ use quantloom_tools::conformance::{Failure, Suite};
 
 #[test]
 fn the_page_of_refusals_is_true() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/refusals.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/refusals.md");
     let page = std::fs::read_to_string(page).unwrap();
     let suite = Suite { shapes: vec![(33, 160)], tokens: vec![3], seeds: vec![0], every: 1 };
     let mut refused = 0;

@@ -1,6 +1,6 @@
 //! What rustc shows of the errors of `scheme!`: that it underlines the places that the expansion names
 //! (`codegen/tests/mistakes`), and that the rest of a user's file is checked all the same. After a change
-//! of messages: `TRYBUILD=overwrite cargo test -p quantloom-tests --test tests ui -- --ignored`, and
+//! of messages: `TRYBUILD=overwrite cargo test --test tests ui -- --ignored`, and
 //! read the difference.
 
 use std::process::Command;

@@ -144,7 +144,15 @@ fn products(
             Activation::Float(Number::Float(own)) => *own,
             _ => BF16,
         };
-        let request = Request { scheme, activation, own, target: target.name, n, k, x_columns: k };
+        let request = Request {
+            scheme,
+            activation,
+            input_dtype: own,
+            target: target.name,
+            n,
+            k,
+            x_columns: k,
+        };
         let keys = Jit.arrangement(&request).and_then(|arrangement| {
             // Of columns with a group index as many as if all groups were full.
             let columns = arrangement.map(|arrangement| ColumnOrder::new(&arrangement, None, k));

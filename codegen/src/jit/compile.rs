@@ -53,7 +53,7 @@ pub(super) fn choose_experts(
     let &Stacked { experts, shards, top_k, slots, gate, .. } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let role = role(stacked);
-    let output = if gate.is_some() { Number::Float(request.own) } else { NUMBER_F32 };
+    let output = if gate.is_some() { Number::Float(request.input_dtype) } else { NUMBER_F32 };
     let problem = problem(request)?.giving(output).map_err(JitError::from)?;
     let problem = problem.stacked(stack(role, (experts, shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
@@ -201,7 +201,7 @@ pub(super) fn problem_on(
     request: &Request<'_>,
 ) -> Result<Problem, JitError> {
     let problem = posed(request.scheme, request.activation, target, (request.n, request.k))?;
-    let output = request.scheme.output.unwrap_or(Number::Float(request.own));
+    let output = request.scheme.output.unwrap_or(Number::Float(request.input_dtype));
     Ok(problem.giving(output)?)
 }
 

@@ -27,10 +27,12 @@ pub(super) fn keys(
     slots: u64,
     tokens: u64,
 ) -> Result<ExpertKernels, Refusal> {
-    let &ExpertRequest { layer, experts, local, mapped, top_k, own, output, target, .. } = request;
+    let &ExpertRequest {
+        layer, experts, local, mapped, top_k, input_dtype, output, target, ..
+    } = request;
     let &ExpertRequest { weighted, shared, .. } = request;
-    let of_shared = Number::Float(shared.unwrap_or(own));
-    let (own, output) = (Number::Float(own), Number::Float(output));
+    let of_shared = Number::Float(shared.unwrap_or(input_dtype));
+    let (own, output) = (Number::Float(input_dtype), Number::Float(output));
     let key = |work, sizes: &[(&str, u64)]| {
         let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
         KernelKey { work, schedule, target: target.to_owned() }

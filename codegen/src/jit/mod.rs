@@ -216,7 +216,7 @@ impl Products for Jit {
         Ok(match (request.activation, operand.number()) {
             // Of f32 nothing is lost.
             (Activation::Float(_), Number::Float(half)) if half != F32 => half,
-            _ => request.own,
+            _ => request.input_dtype,
         })
     }
 

@@ -36,7 +36,7 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     }
     let per_row = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
     if problem.channel_scale {
-        let form = Form::Computed(Computed::Factor);
+        let form = Form::Computed(Computed::ChannelScale);
         parts.push(part(
             BufferRole::ChannelScale,
             Component::Scale(0),
@@ -64,7 +64,7 @@ fn per_group(
         ParamKind::ZeroPointCorrection => {
             let (correction, exponent) =
                 (problem.correction_terms(), problem.correction_exponent());
-            let computed = Computed::Addend { correction, exponent };
+            let computed = Computed::Correction { correction, exponent };
             (Component::Scale(0), Form::Computed(computed))
         }
     };

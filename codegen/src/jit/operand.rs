@@ -23,7 +23,7 @@ pub(super) fn problem(
     request: &Request<'_>,
     product: &Problem,
 ) -> Result<Option<ActivationProblem>, JitError> {
-    let own = Number::Float(request.own);
+    let own = Number::Float(request.input_dtype);
     let converted = matches!(request.activation, Activation::Float(listed) if *listed != own);
     let of = (request.scheme, request.activation, own);
     let made = product.input.prepared || converted;
@@ -61,7 +61,8 @@ pub(super) fn keys(
         None => product,
     };
     let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
-    let work = Work::operand(request.scheme, request.activation, Number::Float(request.own));
+    let work =
+        Work::operand(request.scheme, request.activation, Number::Float(request.input_dtype));
     let of_warp_groups: &[_] = if own.input == product.input { &[] } else { &[(WARP_GROUPS, 1)] };
     Ok(launches(request, &problem, work, of_warp_groups))
 }
@@ -83,7 +84,7 @@ pub(super) fn keys_stacked(
         slots: u32::try_from(slots).unwrap_or(u32::MAX),
     };
     let problem = problem.routed(routed);
-    let own = Number::Float(request.own);
+    let own = Number::Float(request.input_dtype);
     let work = Work::expert_operand(request.scheme, request.activation, own, role);
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k), ("slots", slots)];
     Ok(launches(request, &problem, work, &sizes))

@@ -32,9 +32,9 @@ pub struct ProductBuffers {
     pub scale: Option<BufferId>,
     /// Zero points that dequantisation subtracts from codes: `zero`.
     pub zero: Option<BufferId>,
-    /// The zero-point corrections, which multiply a segment's sum of x; named `addend` in kernels.
+    /// The zero-point corrections, which multiply a segment's sum of x: `correction`.
     pub correction: Option<BufferId>,
-    /// The per-channel scales, `[N]`, f32; named `factor` in kernels.
+    /// The per-channel scales, `[N]`, f32: `channel_scale`.
     pub channel_scale: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, which holds every stored type exactly: `bias`.
     pub bias: Option<BufferId>,

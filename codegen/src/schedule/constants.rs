@@ -50,7 +50,7 @@ impl Constants {
         };
         Self {
             ops: EpilogueOp::list(problem, true),
-            channel_scale: block("factors", problem.channel_scale, rows),
+            channel_scale: block("channel_scales", problem.channel_scale, rows),
             bias: block("biases", problem.bias, rows),
             x_scale: block("x_scales", by_token(problem), tokens),
         }

@@ -76,8 +76,8 @@ impl Part {
             Self::Scales => "scales",
             Self::Zeros => "zeros",
             Self::Bias => "bias",
-            Self::Corrections => "addends",
-            Self::ChannelScales => "factors",
+            Self::Corrections => "corrections",
+            Self::ChannelScales => "channel_scales",
         }
     }
 

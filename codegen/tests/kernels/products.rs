@@ -61,7 +61,7 @@ pub fn problem(scheme: &str, activation: usize, sm: &str, shape: (u32, u32)) -> 
 
 /// The catalogue, from its declarations.
 pub fn catalogue() -> Vec<Scheme> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels-generated/schemes");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

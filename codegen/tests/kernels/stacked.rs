@@ -108,7 +108,7 @@ impl Layer {
         let request = Request {
             scheme,
             activation: &activation,
-            own,
+            input_dtype: own,
             target: sm,
             n: n.into(),
             k: k.into(),
@@ -421,7 +421,7 @@ impl Layer {
         Request {
             scheme: &self.scheme,
             activation: &self.activation,
-            own: self.own,
+            input_dtype: self.own,
             target: self.problem.target().name,
             n: self.problem.n.into(),
             k: self.problem.k.into(),
@@ -432,8 +432,8 @@ impl Layer {
 
 /// What the product reads of x: x, or what its kernels make of it.
 fn operand(request: &Request<'_>, x: &[f64], rows: usize) -> Vec<(BufferRole, Vec<u8>)> {
-    let number = Number::Float(request.own);
-    let bytes = request.own.bits() as usize / 8;
+    let number = Number::Float(request.input_dtype);
+    let bytes = request.input_dtype.bits() as usize / 8;
     let words = x.iter().map(|x| number.encode(*x, Overflow::Special));
     let x: Vec<u8> = words.flat_map(|word| word.to_le_bytes()[..bytes].to_vec()).collect();
     let mut known = vec![(BufferRole::X, Contents::from_bytes(x))];

@@ -315,7 +315,7 @@ impl NativeWeight {
         // Sums of a table's integers are a power of two too large.
         let unit = self.table.map_or(1.0, |table| (-f64::from(table.exponent)).exp2());
         let factor =
-            padded(&|e, row| (weight.folded(e as u64, row as u64, 0).factor * unit) as f32);
+            padded(&|e, row| (weight.folded(e as u64, row as u64, 0).channel_scale * unit) as f32);
         let bias = weight.bias().map(|bias| padded(&|e, row| bias[e * n + row] as f32));
         (self.factor, self.bias) = (factor, bias);
     }

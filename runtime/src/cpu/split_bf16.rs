@@ -237,7 +237,8 @@ mod tests {
     /// The number of parts of a code type is enough for each of its weights, and one fewer is not.
     #[test]
     fn as_many_parts_as_the_weights_need() {
-        let group = |scale, zero, shift| FoldedParameters { scale, factor: 1.0, zero, shift };
+        let group =
+            |scale, zero, shift| FoldedParameters { scale, channel_scale: 1.0, zero, shift };
         let int4 = PartCounter::new(&Code::Number(Number::Int(4)), 0);
         let uint8 = PartCounter::new(&Code::Number(Number::Uint(8)), 0);
         let bf16 = 1.0 + 1.0 / 128.0; // 8 significant bits

@@ -33,10 +33,10 @@ pub enum Computed {
     /// The product of the scales that change along K, divisors taken as such.
     Scale,
     /// The product of those that are constant along a row.
-    Factor,
+    ChannelScale,
     /// [`ZeroPointCorrection::value`] with that scale, times `2^exponent`: what multiplies the sum of x over a
     /// group of columns.
-    Addend {
+    Correction {
         /// Its terms.
         correction: ZeroPointCorrection,
         /// The power of two that sums are in units of.
@@ -46,11 +46,11 @@ pub enum Computed {
 
 impl Computed {
     fn of(self, weight: &Unpacked, n: u64, k: u64) -> f64 {
-        let FoldedParameters { scale, factor, zero, shift } = weight.folded(0, n, k);
+        let FoldedParameters { scale, channel_scale, zero, shift } = weight.folded(0, n, k);
         match self {
             Self::Scale => scale,
-            Self::Factor => factor,
-            Self::Addend { correction, exponent } => {
+            Self::ChannelScale => channel_scale,
+            Self::Correction { correction, exponent } => {
                 correction.value(scale, zero, shift) * 2f64.powi(exponent)
             }
         }
@@ -193,8 +193,8 @@ impl fmt::Display for NativePart {
             Form::Codes(Recode::Table(table)) => write!(f, "codes by the table {table:?}")?,
             Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
             Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
-            Form::Computed(Computed::Factor) => write!(f, "product of scales of rows")?,
-            Form::Computed(Computed::Addend {
+            Form::Computed(Computed::ChannelScale) => write!(f, "product of scales of rows")?,
+            Form::Computed(Computed::Correction {
                 correction: ZeroPointCorrection { zero, add },
                 exponent,
             }) => {

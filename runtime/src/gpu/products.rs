@@ -21,7 +21,7 @@ pub struct Request<'a> {
     /// What x is taken as: one of the scheme's activations, or a float type that x is converted to.
     pub activation: &'a Activation,
     /// The type that x comes in, which is that of y where the scheme does not say another.
-    pub own: FloatFormat,
+    pub input_dtype: FloatFormat,
     /// Where it runs: the target's name, as `sm_90a`.
     pub target: &'a str,
     /// Rows of w.
@@ -46,7 +46,7 @@ pub struct ExpertRequest<'a> {
     /// k. 1 where rows are sorted by expert already.
     pub top_k: u64,
     /// The type of x and h.
-    pub own: FloatFormat,
+    pub input_dtype: FloatFormat,
     /// The type of y.
     pub output: FloatFormat,
     /// Where it runs: the target's name, as `sm_90a`.
@@ -288,7 +288,7 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why no kernel of the source computes it.
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
-        Ok(request.own)
+        Ok(request.input_dtype)
     }
 
     /// The transforms of a part of [`Products::native`]. Without them the host packs it.

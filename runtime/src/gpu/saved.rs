@@ -73,7 +73,7 @@ pub enum SavedError {
     Product(#[from] ProductError),
 }
 
-const VERSION: &str = "prepared weight 2";
+const VERSION: &str = "prepared weight 3";
 
 /// Keys of the metadata.
 const FORM: &str = "quantloom";
@@ -181,7 +181,7 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         request: &Request<'_>,
         arrangement: &Arrangement,
     ) -> Result<ColumnOrder, ProductError> {
-        let name = buffer_name(request.own, BufferRole::ColumnOrder);
+        let name = buffer_name(request.input_dtype, BufferRole::ColumnOrder);
         let found = self.file.order(&name, arrangement, self.shape);
         self.of_file(found)
     }
@@ -192,7 +192,7 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         order: Option<&ColumnOrder>,
         part: &NativePart,
     ) -> Result<Filled<E::Memory>, ProductError> {
-        let name = buffer_name(request.own, part.role);
+        let name = buffer_name(request.input_dtype, part.role);
         let stored = order.map_or(self.shape, |order| order.shape(self.shape));
         let file = self.file;
         let bytes = self.of_file(file.buffer(&name, &part.to_string(), part.bytes(stored)))?;

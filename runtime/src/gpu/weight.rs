@@ -168,7 +168,7 @@ impl<E: Executor> GpuWeight<E> {
             }
             let target = executor.target();
             let (n, k, x_columns) = (shape.n, shape.k, shape.k);
-            let request = Request { scheme, activation, own, target, n, k, x_columns };
+            let request = Request { scheme, activation, input_dtype: own, target, n, k, x_columns };
             let source = executor.source();
             let arrangement = match source.arrangement(&request) {
                 Ok(arrangement) => arrangement,
@@ -388,7 +388,7 @@ impl<E: Executor> GpuWeight<E> {
         Request {
             scheme: &self.scheme,
             activation: &product.activation,
-            own: product.element,
+            input_dtype: product.element,
             target: self.executor.target(),
             n: self.shape.n,
             k: product.order.as_ref().map_or(self.shape.k, |order| order.columns),

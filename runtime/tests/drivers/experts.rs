@@ -91,7 +91,7 @@ impl<D: Fake> Products for Layer<D> {
         _: u64,
         _: u64,
     ) -> Result<ExpertKernels, Refusal> {
-        let own = Number::Float(request.own);
+        let own = Number::Float(request.input_dtype);
         let kernel = |work| KernelKey {
             work,
             schedule: Schedule::new("experts", []),

@@ -113,7 +113,7 @@ fn flip_bits(flips: u64) {
 /// The corpus of `fuzz/`, and every input that once failed there, by fuzz target.
 #[test]
 fn the_fuzzers_corpus() {
-    let fuzz = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"));
+    let fuzz = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz"));
     type Drive = fn(&[u8]);
     let targets: [(_, Drive); 4] = [
         ("scheme_text", drive::scheme_text),

@@ -366,7 +366,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             local,
             mapped: self.map.is_some() && !batched,
             top_k,
-            own: key.element,
+            input_dtype: key.element,
             output: key.output,
             target,
             weighted: !(on_input || batched),

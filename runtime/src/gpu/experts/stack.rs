@@ -49,7 +49,7 @@ impl<M> Stack<M> {
         Request {
             scheme: &self.scheme,
             activation: &self.activation,
-            own: self.element,
+            input_dtype: self.element,
             target,
             n: self.shape.n,
             k: self.columns,
@@ -196,7 +196,7 @@ fn dense<'a, E: Executor>(
     shape: Shape,
 ) -> Request<'a> {
     let (target, x_columns) = (executor.target(), shape.k);
-    Request { scheme, activation, own, target, n: shape.n, k: shape.k, x_columns }
+    Request { scheme, activation, input_dtype: own, target, n: shape.n, k: shape.k, x_columns }
 }
 
 impl Arranged {
@@ -289,7 +289,7 @@ impl<'s> Packing<'s> {
             })
         };
         let parts = native.into_iter().map(place).collect();
-        let (activation, element) = (request.activation.clone(), request.own);
+        let (activation, element) = (request.activation.clone(), request.input_dtype);
         self.candidates.push(Candidate { activation, element, order, columns, rounded, parts });
         Ok(())
     }
