@@ -347,7 +347,7 @@ impl WarpGroupTile {
     ) -> Option<Self> {
         let batch = match tokens {
             ..=64 => 4,
-            ..=128 => 2,
+            65..=128 => 2,
             _ => 1,
         };
         let programmatic = problem.target().has(Feature::GridDependency);
