@@ -121,7 +121,7 @@ fn tiles_have_as_many_tokens_as_instructions_do() {
     }
     let problem = problem("blocks", 0, "sm_90a", (72, 512));
     let tile = WarpGroupTile { tokens: 48, stages: 3, exact: true, ..WARP_GROUP };
-    let why = tile.build(&problem).err().expect("tiles of 32 tokens in part");
+    let why = tile.build(&problem).expect_err("tiles of 32 tokens in part");
     assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::TokenTiles, .. }), "{why}");
 }
 
