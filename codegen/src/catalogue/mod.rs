@@ -1,8 +1,8 @@
 //! The generated files of `quantloom-kernels`.
 //!
 //! In: the folder's `schemes/*.scheme`. Out: every file generated from them, as text: the decoders
-//! of the code types ([`decoders`]), the catalogue's schemes as types ([`ops`]) and the MANIFEST
-//! ([`manifest`]). `quantloom-catalogue` writes these files or lists the stale ones.
+//! of the code types (`decoders`), the catalogue's schemes as types (`ops`) and the MANIFEST
+//! (`manifest`). `quantloom-catalogue` writes these files or lists the stale ones.
 
 mod decoders;
 mod manifest;
