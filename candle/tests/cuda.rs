@@ -5,7 +5,7 @@ use quantloom_candle::QuantLinear;
 use quantloom_candle::quantloom::prelude::{Layer, bf16, f16};
 use quantloom_candle::quantloom::{self, runtime::element::Values};
 
-use crate::common::{first, golden, numbers, values};
+use crate::inputs::{first, golden, numbers, values};
 
 /// Files of several families, with x as it is and x quantised.
 const FILES: &[&str] = &[

@@ -9,7 +9,7 @@ use quantloom_candle::quantloom::{self, runtime::element::Values};
 use quantloom_candle::{QuantLinear, dequantize};
 use rayon::prelude::*;
 
-use crate::common::{first, gguf, golden, numbers, values};
+use crate::inputs::{first, gguf, golden, numbers, values};
 
 /// Files of several families, with x as it is and x quantised.
 const FILES: &[&str] = &[

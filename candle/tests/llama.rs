@@ -7,7 +7,7 @@ use candle_transformers::models::quantized_llama::ModelWeights;
 use quantloom_candle::QuantLinear;
 use quantloom_candle::quantloom::prelude::{Checkpoint, Layer};
 
-use crate::common::{gguf, numbers, values};
+use crate::inputs::{gguf, numbers, values};
 use crate::llama_model::{Linear, Llama};
 
 const WIDTH: usize = 64;

@@ -4,9 +4,9 @@
 #[expect(dead_code, reason = "the example's model, of which a test uses a part")]
 mod llama_model;
 
-mod common;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod inputs;
 mod layers;
 mod llama;
 mod refusals;

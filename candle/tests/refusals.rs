@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use quantloom_candle::QuantLinear;
 use quantloom_candle::quantloom::prelude::parse;
 
-use crate::common::{first, golden, numbers};
+use crate::inputs::{first, golden, numbers};
 
 /// The message of a failure, without the backtrace that candle adds where `RUST_BACKTRACE` asks for one.
 fn message<T: std::fmt::Debug>(result: Result<T>) -> String {

@@ -3,8 +3,8 @@
 use super::Case;
 use crate::ir::{
     Access, Accumulator, Address, AtomicOp, BarrierRef, BufferId, Builder, Cache, Extent, Half,
-    Launch, MatrixOperand, MemoryOrder, Op, Operand, Reg, Scope, SharedTile, Shuffle, Special,
-    Swizzle, TensorMap, Type, Unary, Uniformity, Width, Word, matrix_op,
+    Kernel, Launch, MatrixOperand, MemoryOrder, Op, Operand, Reg, Scope, SharedTile, Shuffle,
+    Special, Swizzle, TensorMap, Type, Unary, Uniformity, Width, Word, matrix_op,
 };
 use crate::sim::half::narrow;
 use crate::sim::random::Random;
@@ -296,9 +296,14 @@ pub(super) fn product_mfma() -> Case {
         let bits = b.unary(Unary::AsU32, acc);
         b.store(Address::new(y, at), &[bits], Width::B32, None);
     }
+    square_product(b.finish())
+}
+
+/// The case of a kernel that multiplies 16 x 16 numbers by as many: buffers a, b and y.
+fn square_product(kernel: Kernel) -> Case {
     let (a, x) = (small(5, 256), small(6, 256));
     Case {
-        kernel: b.finish(),
+        kernel,
         expected: vec![(2, product_of(&a, &x, [16, 16, 16]))],
         arguments: Arguments {
             parameters: Vec::new(),
@@ -335,19 +340,7 @@ pub(super) fn product_wmma() -> Case {
         let bits = b.unary(Unary::AsU32, acc);
         b.store(Address::new(y, at), &[bits], Width::B32, None);
     }
-    let (a, x) = (small(5, 256), small(6, 256));
-    Case {
-        kernel: b.finish(),
-        expected: vec![(2, product_of(&a, &x, [16, 16, 16]))],
-        arguments: Arguments {
-            parameters: Vec::new(),
-            buffers: vec![
-                Contents::from_words(&bf16_words(&a)),
-                Contents::from_words(&bf16_words(&x)),
-                Contents::poison(1024),
-            ],
-        },
-    }
+    square_product(b.finish())
 }
 
 /// y[t] = the sum over four blocks of x[block][t]: partial results, a wrapping counter, and the
