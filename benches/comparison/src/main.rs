@@ -1,28 +1,79 @@
-//! Quantloom beside candle's `QMatMul`, in one process, in turns.
+//! Quantloom beside other software's products on the CPU, in turns.
 //!
-//! In: nothing, or `--budget SECONDS` of a cell. Out: a Markdown table. W4A8 (int4 in groups of
-//! 32, dynamic int8 activations) beside candle's Q4K (4.5 bits a weight, activations quantised to
-//! int8 in blocks); W4A16 beside candle's f32 product. Data is random; each call takes another
-//! copy of its weight, all copies of a weight together being twice the last level of cache. The
-//! bandwidth and the rate of the 8-bit dot product are measured in turns with them, since a shared
-//! machine's change from second to second.
-//! Both take all threads; `RAYON_NUM_THREADS=2` limits both.
+//! In: `--help` says it. Out: a Markdown table.
+//!
+//! Beside candle, in one process: W4A8 (int4 in groups of 32, dynamic int8 activations) beside candle's Q4K
+//! (4.5 bits a weight, activations quantised to int8 in blocks); W4A16 beside candle's f32 product. Data is
+//! random; each call takes another copy of its weight, all copies of a weight together being twice the last
+//! level of cache. The bandwidth and the rate of the 8-bit dot product are measured in turns with them, since
+//! a shared machine's change from second to second.
+//!
+//! Beside ggml, the library of llama.cpp, which is built from the sources of a PyPI package: see
+//! [`beside_ggml`].
 
+mod beside_ggml;
 mod candle;
 mod contest;
+mod ggml;
 mod ours;
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::{Parser, ValueEnum};
 use contest::{Contestant, medians};
 use quantloom_tools::measure::{Arithmetic, Memory, Rate, last_level_cache, rates};
 
 const SHAPES: [(usize, usize); 2] = [(4096, 4096), (14336, 4096)];
 const TOKENS: [usize; 4] = [1, 8, 32, 128];
 
+/// Times Quantloom's CPU products in turns with those of other software, and prints a Markdown table.
+///
+/// Both sides take all threads; RAYON_NUM_THREADS=2 limits both.
+#[derive(Parser)]
+struct Arguments {
+    /// Whose products stand beside ours
+    #[arg(long, value_enum, default_value_t = Peer::Candle)]
+    against: Peer,
+    /// Seconds of a cell of the table
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    budget: f64,
+    /// A `ggml_bench` that is built already
+    #[arg(long, value_name = "PROGRAM")]
+    ggml_bench: Option<PathBuf>,
+    /// Tokens of a product, separated by commas (ggml)
+    #[arg(long, value_name = "M", value_delimiter = ',', default_values_t = [1, 8, 32, 128, 512])]
+    m: Vec<usize>,
+    /// Leave out weights with more rows (ggml)
+    #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Peer {
+    /// candle 0.11, in this process
+    Candle,
+    /// ggml 0.25, the library of llama.cpp: needs a C++ compiler, CMake and pip
+    Ggml,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let budget = Duration::from_secs_f64(budget()?);
+    let arguments = Arguments::parse();
+    let budget = Duration::try_from_secs_f64(arguments.budget)?;
+    match arguments.against {
+        Peer::Candle => beside_candle(budget),
+        Peer::Ggml => {
+            let Arguments { ggml_bench, m, rows, .. } = arguments;
+            match ggml::Ggml::start(ggml_bench, rayon::current_num_threads())? {
+                Some(mut ggml) => beside_ggml::print(&mut ggml, budget, &m, rows),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+fn beside_candle(budget: Duration) -> Result<(), Box<dyn Error>> {
     let memory = Memory::beyond_the_caches();
     let dot = rates().into_iter().find(|rate| rate.arithmetic == Arithmetic::Int8Dot);
     let dot = dot.ok_or("this machine has no 8-bit dot product")?;
@@ -54,16 +105,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{name}: {:.2}x in geometric mean, {least:.2}x at least.", mean.exp());
     }
     Ok(())
-}
-
-/// Seconds of a cell.
-fn budget() -> Result<f64, Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => Ok(2.0),
-        ["--budget", seconds] => Ok(seconds.parse()?),
-        _ => Err("the only option is --budget SECONDS".into()),
-    }
 }
 
 /// All weights of a shape.

@@ -5,13 +5,13 @@ use std::error::Error;
 use quantloom::dsl::Scheme;
 use quantloom::dsl::format::F32;
 use quantloom::dsl::layout::Shape;
-use quantloom_tools::conformance::draw;
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::weight::CpuWeight;
-use quantloom_tools::measure::last_level_cache;
 use quantloom::runtime::op::{Op as _, Values, ValuesMut, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
+use quantloom_tools::conformance::draw;
+use quantloom_tools::measure::last_level_cache;
 
 /// int4 in groups of 32, activations quantised to int8 with one scale a token.
 pub const W4A8: &str = "w4a8_g32 {

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantloom_dsl::reference::{StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, Scheme};
-use rayon::prelude::*;
 
 use super::blocking::{Blocking, Matrix};
 use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
 use super::native::{NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
+use super::queue;
 use super::rows::InputRows;
 use super::split_bf16;
 use super::tokens::{
@@ -21,7 +21,6 @@ use super::tokens::{
 };
 use super::vector::Vector;
 use crate::buffer::{BumpAllocator, BumpReader, bytes_of};
-use crate::float_mode::standard;
 use crate::op::ProductError;
 
 /// How x is read and converted.
@@ -178,17 +177,18 @@ impl<'a> PackedTokens<'a> {
                 if tile_count <= 1 || threads <= 1 {
                     job(0, CodesOut { x, starts, sums, scales, zeros }, rows);
                 } else {
-                    x.par_chunks_mut(share * native / 4)
-                        .zip(starts.par_chunks_mut(share * segments))
-                        .zip(sums.par_chunks_mut(share * segments))
-                        .zip(scales.par_chunks_mut(share * blocking.x_scales()))
-                        .zip(zeros.par_chunks_mut(share))
-                        .zip(rows.par_chunks_mut(each.max(1)))
-                        .enumerate()
-                        .for_each(|(at, (((((x, starts), sums), scales), zeros), rows))| {
-                            let out = CodesOut { x, starts, sums, scales, zeros };
-                            standard(|| job(at, out, rows));
-                        });
+                    let shares = x
+                        .chunks_mut(share * native / 4)
+                        .zip(starts.chunks_mut(share * segments))
+                        .zip(sums.chunks_mut(share * segments))
+                        .zip(scales.chunks_mut(share * blocking.x_scales()))
+                        .zip(zeros.chunks_mut(share))
+                        .zip(rows.chunks_mut(each.max(1)))
+                        .enumerate();
+                    let work = |(at, (((((x, starts), sums), scales), zeros), rows))| {
+                        job(at, CodesOut { x, starts, sums, scales, zeros }, rows);
+                    };
+                    queue::each(threads, shares, work);
                 }
             }
             Self::Values { x, sums } => {
@@ -203,11 +203,12 @@ impl<'a> PackedTokens<'a> {
                 if tile_count <= 1 || threads <= 1 {
                     job(0, x, sums, rows);
                 } else {
-                    x.par_chunks_mut(share * native)
-                        .zip(sums.par_chunks_mut(share * segments))
-                        .zip(rows.par_chunks_mut(each.max(1)))
-                        .enumerate()
-                        .for_each(|(at, ((x, sums), rows))| standard(|| job(at, x, sums, rows)));
+                    let shares = x
+                        .chunks_mut(share * native)
+                        .zip(sums.chunks_mut(share * segments))
+                        .zip(rows.chunks_mut(each.max(1)))
+                        .enumerate();
+                    queue::each(threads, shares, |(at, ((x, sums), rows))| job(at, x, sums, rows));
                 }
             }
             Self::SplitBf16 { x, parts } => {
@@ -222,10 +223,11 @@ impl<'a> PackedTokens<'a> {
                 if tile_count <= 1 || threads <= 1 {
                     job(0, x, rows);
                 } else {
-                    x.par_chunks_mut(share * native * parts)
-                        .zip(rows.par_chunks_mut(each.max(1)))
-                        .enumerate()
-                        .for_each(|(at, (x, rows))| standard(|| job(at, x, rows)));
+                    let shares = x
+                        .chunks_mut(share * native * parts)
+                        .zip(rows.chunks_mut(each.max(1)))
+                        .enumerate();
+                    queue::each(threads, shares, |(at, (x, rows))| job(at, x, rows));
                 }
             }
         }

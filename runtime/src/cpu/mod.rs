@@ -29,12 +29,14 @@ mod queue;
 mod rows;
 pub mod select;
 pub mod split_bf16;
+mod team;
 pub mod tile;
 pub mod tokens;
 pub mod vector;
 pub mod weight;
 
 pub use device::CpuDevice;
+pub use team::{set_spin, spin};
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -72,14 +72,18 @@ impl CpuProduct<'_> {
         }
     }
 
-    /// Panels that a thread takes at once: of those that are decoded on the fly some 256 KiB of codes,
-    /// a stream that is worth prefetching; else those of a tile.
+    /// Panels that a thread takes at once. Of those that are decoded on the fly: enough for four turns of
+    /// each thread, 16 KiB of codes at least, which take as long as joining a region, and 256 KiB at
+    /// most, a stream that is worth prefetching. Else those of a tile.
     pub(super) fn batch(&self) -> usize {
         if !self.blocking.fused {
             return self.blocking.panels;
         }
-        let bytes = self.weight.columns() * PANEL * self.decoder.bits() / 8;
-        ((256 << 10) / bytes.max(1)).clamp(1, 16).next_multiple_of(self.blocking.panels)
+        let bytes = (self.weight.columns() * PANEL * self.decoder.bits() / 8).max(1);
+        let turns = self.weight.panels().div_ceil(4 * rayon::current_num_threads());
+        let most = ((256 << 10) / bytes).clamp(1, 16);
+        let least = (16usize << 10).div_ceil(bytes).min(most);
+        turns.clamp(least, most).next_multiple_of(self.blocking.panels)
     }
 
     fn fused(&self, range: Range<usize>, output: &OutputWriter<'_>, scratch: &mut [[u8; 64]]) {

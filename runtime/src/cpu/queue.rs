@@ -6,9 +6,11 @@
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
+use super::team;
 use crate::float_mode::standard;
 
 /// A line of scratch memory.
@@ -36,7 +38,36 @@ pub(super) fn share(
         return;
     }
     let all = lines * threads;
-    scratch[..all].par_chunks_exact_mut(lines).for_each(|scratch| standard(|| task(scratch)));
+    let (scratch, _) = scratch.split_at_mut(all);
+    let parts = Parts::new(scratch);
+    let member = |number: usize| {
+        // SAFETY: each thread of a region has a number of its own, below `threads`.
+        let scratch = unsafe { parts.part(number * lines, (number + 1) * lines) };
+        standard(|| task(scratch));
+    };
+    if !team::region(threads, &member) {
+        scratch.par_chunks_exact_mut(lines).for_each(|scratch| standard(|| task(scratch)));
+    }
+}
+
+/// Calls `work` for each item on up to `threads` threads, which take items one after the other.
+pub(super) fn each<T>(
+    threads: usize,
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) + Sync,
+) {
+    let items = Mutex::new(items);
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let task = |_: usize| {
+        standard(|| {
+            while let Some(item) = next() {
+                work(item);
+            }
+        });
+    };
+    if !team::region(threads, &task) {
+        (0..threads).into_par_iter().for_each(task);
+    }
 }
 
 /// [`share`] in which each unit owns a part of a memory: unit u has `bounds[u]..bounds[u + 1]`.
@@ -52,7 +83,7 @@ pub(super) fn share_parts<T: Send>(
 ) {
     let Some((last, firsts)) = bounds.split_last() else { return };
     assert!(bounds.is_sorted() && *last as usize <= memory.len(), "parts of a memory are apart");
-    let parts = Parts { memory: memory.as_mut_ptr(), borrow: PhantomData };
+    let parts = Parts::new(memory);
     share(firsts.len(), scratch, lines, |unit, scratch| {
         // SAFETY: `share` gives each unit once, and bounds rise and end within the memory, so that
         // the range is inside of it and no other unit's range meets it.
@@ -71,7 +102,11 @@ struct Parts<'a, T> {
 // ranges that do not meet, so that threads have elements of their own, which are `Send`.
 unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
-impl<T> Parts<'_, T> {
+impl<'a, T> Parts<'a, T> {
+    fn new(memory: &'a mut [T]) -> Self {
+        Self { memory: memory.as_mut_ptr(), borrow: PhantomData }
+    }
+
     /// # Safety
     /// The range is within the memory, and meets no other range that is taken.
     #[expect(clippy::mut_from_ref, reason = "ranges that are taken do not meet")]
