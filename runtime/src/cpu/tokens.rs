@@ -98,15 +98,27 @@ impl Columns<'_> {
     }
 }
 
-/// Stores one token's codes, in native order, in the words of a tile.
+/// Stores one token's codes, in native order, in the words of a tile: `columns` codes of each token side by
+/// side, which are 4, 8 or 64.
+#[inline(always)]
 pub fn place_codes(row: &[i8], token: usize, size: usize, columns: usize, out: &mut [u32]) {
-    let words = columns / 4;
-    let (row, _) = row.as_chunks::<4>();
-    for (step, row) in row.chunks(words).enumerate() {
-        let at = (step * size + token) * words;
-        for (out, codes) in out[at..].iter_mut().zip(row) {
-            *out = u32::from_le_bytes(codes.map(|code| code as u8));
-        }
+    // Lengths that the compiler knows: a copy of one word is not a call.
+    match columns / 4 {
+        1 => place_words::<1>(row, token, size, out),
+        2 => place_words::<2>(row, token, size, out),
+        16 => place_words::<16>(row, token, size, out),
+        words => debug_assert!(false, "steps of {words} words"),
+    }
+}
+
+#[inline(always)]
+fn place_words<const W: usize>(row: &[i8], token: usize, size: usize, out: &mut [u32]) {
+    let word = |codes: [i8; 4]| u32::from_le_bytes(codes.map(|code| code as u8));
+    let (steps, rest) = row.as_chunks::<4>().0.as_chunks::<W>();
+    debug_assert!(rest.is_empty(), "native columns are whole steps");
+    let places = out.as_chunks_mut::<W>().0.iter_mut().skip(token).step_by(size);
+    for (place, step) in places.zip(steps) {
+        *place = step.map(word);
     }
 }
 

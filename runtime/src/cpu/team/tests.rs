@@ -34,6 +34,30 @@ fn all_threads_come_and_each_has_a_number_of_its_own() {
 }
 
 #[test]
+fn a_thread_joins_a_region_once() {
+    let pool = pool(3);
+    let threads = Mutex::new(Vec::new());
+    pool.install(|| {
+        region(3, &|number| {
+            threads.lock().expect("threads").push(thread::current().id());
+            let start = Instant::now();
+            // The others are free to join again while the caller waits for both.
+            while number == 0
+                && threads.lock().expect("threads").len() < 3
+                && start.elapsed() < Duration::from_secs(20)
+            {
+                thread::yield_now();
+            }
+        })
+    });
+    let mut threads = threads.into_inner().expect("threads");
+    assert_eq!(threads.len(), 3);
+    threads.sort_by_key(|id| format!("{id:?}"));
+    threads.dedup();
+    assert_eq!(threads.len(), 3, "a thread took the place of another");
+}
+
+#[test]
 fn a_thread_outside_of_a_pool_works_with_the_global_pool() {
     let threads = rayon::current_num_threads().min(3);
     let came = AtomicUsize::new(0);
