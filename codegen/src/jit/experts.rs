@@ -27,12 +27,11 @@ pub(super) fn keys(
     slots: u64,
     tokens: u64,
 ) -> Result<ExpertKernels, Refusal> {
-    let &ExpertRequest {
-        layer, experts, local, mapped, top_k, input_dtype, output, target, ..
-    } = request;
-    let &ExpertRequest { weighted, shared, .. } = request;
+    let &ExpertRequest { layer, experts, local, mapped, top_k, input_dtype, target, .. } = request;
+    let &ExpertRequest { parts, output, weighted, shared, .. } = request;
     let of_shared = Number::Float(shared.unwrap_or(input_dtype));
-    let (own, output) = (Number::Float(input_dtype), Number::Float(output));
+    let own = Number::Float(input_dtype);
+    let [parts, output] = [parts, output].map(Number::Float);
     let key = |work, sizes: &[(&str, u64)]| {
         let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
         KernelKey { work, schedule, target: target.to_owned() }
@@ -69,7 +68,7 @@ pub(super) fn keys(
         order: (0..=u64::from(chunked)).map(order).collect(),
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
-        combine: key(Work::Combine { own: of_shared, output }, &sized(&sums)),
+        combine: key(Work::Combine { parts, own: of_shared, output }, &sized(&sums)),
     })
 }
 
@@ -121,8 +120,9 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             local: size("local")?,
             slots: size("slots")?,
         }),
-        Work::Combine { own, output } => combine(&CombineProblem {
+        Work::Combine { parts, own, output } => combine(&CombineProblem {
             target,
+            parts: float(*parts)?,
             own: float(*own)?,
             output: float(*output)?,
             hidden: size("hidden")?,

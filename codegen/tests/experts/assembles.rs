@@ -42,12 +42,26 @@ fn kernels(target: &'static Target) -> Vec<Kernel> {
     {
         all.push(activate(&GateProblem { target, gate, own, intermediate, local: 128, slots: 16 }));
     }
-    for (own, output, hidden, top_k, slots) in
-        [(BF16, BF16, 2880, 4, Some(8)), (F16, F32, 7168, 32, Some(64)), (F32, F32, 41, 8, None)]
-    {
-        let (local, weighted, shared) = (128, own != F16, own != BF16);
-        let problem =
-            CombineProblem { target, own, output, hidden, top_k, local, slots, weighted, shared };
+    for (parts, own, output, hidden, top_k, slots) in [
+        (F32, BF16, BF16, 2880, 4, Some(8)),
+        (BF16, BF16, BF16, 2880, 8, Some(80)),
+        (F16, F16, F16, 41, 8, Some(64)),
+        (F32, F16, F32, 7168, 32, Some(64)),
+        (F32, F32, F32, 41, 8, None),
+    ] {
+        let (local, weighted, shared) = (128, own != F16 && parts == F32, own != BF16);
+        let problem = CombineProblem {
+            target,
+            parts,
+            own,
+            output,
+            hidden,
+            top_k,
+            local,
+            slots,
+            weighted,
+            shared,
+        };
         all.push(combine(&problem));
         all.push(weigh(&WeighProblem { target, own, hidden }));
     }
@@ -104,12 +118,14 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             top_k: 4,
             slots: None,
             gate,
+            output: if gate.is_some() { own } else { F32 },
             direct: false,
             weighted: false,
             operand,
         };
         let made = Jit.choose_stacked(&request, &stacked, 16).unwrap();
-        let mut keys = Jit.operand_stacked(&request, &stacked, made.slots).unwrap();
+        let product = Some(&made.choice.key);
+        let mut keys = Jit.operand_stacked(&request, &stacked, product, made.slots).unwrap();
         assert!(!keys.is_empty(), "{text}");
         keys.push(made.choice.key);
         all.extend(keys.iter().map(|key| {

@@ -11,7 +11,7 @@ use super::sort::{NONE, Pairs};
 use crate::kernels::mutation::{Mutation, gone, mutate};
 
 /// A mutation of some kernel changes it, and is found.
-fn found(
+pub(super) fn found(
     what: &str,
     mutation: Mutation,
     check: impl Fn(&dyn Fn(&mut Kernel)) -> Result<(), String>,
@@ -172,7 +172,7 @@ const OF_COMBINE: &[(&str, Mutation)] = &[
 fn mistakes_in_sums_are_found() {
     for (what, mutation) in OF_ALL.iter().chain(OF_COMBINE) {
         found(what, *mutation, |change| {
-            check_combine("sm_90a", [F32; 2], (5, 4, 41), [true; 3], change)
+            check_combine("sm_90a", [F32; 3], (5, 4, 41), [true; 3], change)
         });
     }
 }
