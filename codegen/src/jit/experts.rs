@@ -8,8 +8,8 @@ use super::JitError;
 use super::compile::gpu;
 use crate::ir::Kernel;
 use crate::schedule::experts::{
-    CHUNK, CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate, combine,
-    route, sort, weigh,
+    COUNTED_BY_ALL, CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate,
+    combine, route, sort, weigh,
 };
 use crate::target::{Class, Target};
 
@@ -38,12 +38,12 @@ pub(super) fn keys(
     };
     let blocks = [("local", local), ("slots", slots)];
     let sized = |more: &[(&'static str, u64)]| [&blocks[..], more].concat();
-    let chunked = tokens.saturating_mul(top_k) > u64::from(CHUNK);
+    let counted = tokens.saturating_mul(top_k) > u64::from(COUNTED_BY_ALL);
     let order = |launch| {
         let sizes = [
             ("experts", experts),
             ("mapped", mapped.into()),
-            ("chunked", chunked.into()),
+            ("counted", counted.into()),
             ("launch", launch),
         ];
         key(Work::Order, &sized(&sizes))
@@ -65,7 +65,7 @@ pub(super) fn keys(
     Ok(ExpertKernels {
         most_rows,
         route: key(Work::Route(layer.routing), &route),
-        order: (0..=u64::from(chunked)).map(order).collect(),
+        order: (0..=u64::from(counted)).map(order).collect(),
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
         combine: key(Work::Combine { parts, own: of_shared, output }, &sized(&sums)),
@@ -103,7 +103,7 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
                 local: size("local")?,
                 mapped: size("mapped")? != 0,
                 slots: size("slots")?,
-                chunked: size("chunked")? != 0,
+                counted: size("counted")? != 0,
             };
             let launch = size("launch")?;
             let kernel = sort(&problem).into_iter().nth(launch as usize);

@@ -31,11 +31,11 @@ fn kernels(target: &'static Target) -> Vec<Kernel> {
         let ExpertLayer { routing, experts, top_k, .. } = text.parse().unwrap();
         all.push(route(&RouteProblem { target, routing, experts, top_k }));
     }
-    for (experts, local, slots, chunked) in
+    for (experts, local, slots, counted) in
         [(128, 128, 8, true), (1024, 700, 64, true), (8, 8, 16, false)]
     {
         let mapped = experts != local;
-        all.extend(sort(&SortProblem { target, experts, local, mapped, slots, chunked }));
+        all.extend(sort(&SortProblem { target, experts, local, mapped, slots, counted }));
     }
     for (gate, (own, intermediate)) in
         GATES.into_iter().zip([(BF16, 2880), (F16, 41), (F32, 14_336)].into_iter().cycle())

@@ -13,7 +13,7 @@ use quantloom_runtime::source::KernelKey;
 use super::mutations::found;
 use super::sort::{NONE, Pairs};
 use super::{Launched, TARGETS, random};
-use crate::kernels::mutation::Mutation;
+use crate::kernels::mutation::{Mutation, gone};
 
 /// Scales of groups and of rows; groups whose scales a kernel of its own chooses; rows that are copied for their pads.
 const SCHEMES: [&str; 4] = [
@@ -166,7 +166,7 @@ fn rows_of_slots_without_a_pair_are_left_out() {
 const OF_SLOTS: &[(&str, Mutation)] = &[
     ("the order before earlier kernels end", |_, op| {
         if *op == Op::GridWait {
-            *op = Op::Comment("nothing".into());
+            gone(op);
         }
     }),
     ("the slot of another pair", |place, op| {
@@ -185,19 +185,13 @@ const OF_SLOTS: &[(&str, Mutation)] = &[
 
 /// Where the product copies whole token blocks.
 const OF_WHOLE_BLOCKS: &[(&str, Mutation)] = &[
-    ("no zeros", |_, op| {
-        if let Op::Store { values, .. } = op
-            && values.iter().all(|value| *value == Operand::U32(0))
-        {
-            *op = Op::Comment("nothing".into());
-        }
+    ("no zeros", |place, op| match op {
+        Op::Store { to, .. } if place.in_loop && place.is(to.space, "operand") => gone(op),
+        _ => {}
     }),
-    ("no scales of zeros", |_, op| {
-        if let Op::Store { values, .. } = op
-            && values[..] == [Operand::F32(0.0)]
-        {
-            *op = Op::Comment("nothing".into());
-        }
+    ("no scales of zeros", |place, op| match op {
+        Op::Store { to, .. } if place.in_loop && place.is(to.space, "x_scale") => gone(op),
+        _ => {}
     }),
     ("a slot beyond the token block", |_, op| {
         if let Op::Binary { b: last @ Operand::U32(31), .. } = op {
