@@ -184,8 +184,8 @@ fn rows_are_weighted() {
     assert!(run.y.words() == layer.with_weights(&plain, &run));
 }
 
-/// Rows of pairs in 16 bits are those in f32, rounded: token blocks of every number of rounds of copies, one in part; rows
-/// that tiles do not divide; several tiles a block.
+/// Rows of pairs in 16 bits are those in f32, rounded: token blocks of every number of rounds of copies, one in
+/// part; rows that tiles do not divide; several tiles a block.
 #[test]
 fn rows_of_pairs_are_rounded() {
     let cases = [

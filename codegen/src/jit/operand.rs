@@ -83,8 +83,8 @@ fn of_warp_groups(product: &Problem, own: &Problem) -> &'static [(&'static str, 
     if own.input == product.input { &[] } else { &[(WARP_GROUPS, 1)] }
 }
 
-/// The keys for a product of an expert layer whose rows of x are those of slots, by a kernel with token blocks of `slots`
-/// slots; `None` for the product of most schedules.
+/// The keys for a product of an expert layer whose rows of x are those of slots, by a kernel with token
+/// blocks of `slots` slots; `None` for the product of most schedules.
 pub(super) fn keys_stacked(
     request: &Request<'_>,
     product: &Problem,

@@ -91,8 +91,8 @@ pub trait Schedule: FreeChoices {
     /// Tokens of a block; slots of a token block in an expert layer.
     fn block_tokens(&self) -> u32;
 
-    /// Whether blocks copy the rows of x of whole token blocks of an expert layer: those of slots without a pair too, if
-    /// their token block is in use.
+    /// Whether blocks copy the rows of x of whole token blocks of an expert layer: those of slots without a
+    /// pair too, if their token block is in use.
     fn copies_token_blocks(&self, _stack: Stack) -> bool {
         false
     }

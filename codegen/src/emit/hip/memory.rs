@@ -48,8 +48,8 @@ impl Writer<'_> {
         });
     }
 
-    /// An atomic operation with the pointer to its word. Of shared memory, an array of bytes, the compiler would take the
-    /// pointer for one to a byte, but not a variable of its type.
+    /// An atomic operation with the pointer to its word. Of shared memory, an array of bytes, the compiler
+    /// would take the pointer for one to a byte, but not a variable of its type.
     fn at_word(&mut self, at: Address, operation: impl FnOnce(&mut Self, &str)) {
         let pointer = format!("(word *)({})", self.address(at));
         match at.space {

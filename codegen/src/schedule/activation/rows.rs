@@ -7,10 +7,11 @@
 //! one copy if an expert's matrices read alike, else one a shard. The row of x is that of the pair's token in the first
 //! product, the slot in the second.
 //!
-//! Blocks are those of pairs, each with the row of its slot. So rows of slots without a pair are neither read nor written:
-//! products read the row of another slot instead. A product that copies whole token blocks reads those of token blocks
-//! in use: they are zeros with scales of 0, which the blocks of the last pair of an expert write. Pairs of a token block
-//! are before its slots without one, so that the next slot tells which pair that is.
+//! Blocks are those of pairs, each with the row of its slot. So rows of slots without a pair are neither read
+//! nor written: products read the row of another slot instead. A product that copies whole token blocks reads
+//! those of token blocks in use: they are zeros with scales of 0, which the blocks of the last pair of an
+//! expert write. Pairs of a token block are before its slots without one, so that the next slot tells which
+//! pair that is.
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 

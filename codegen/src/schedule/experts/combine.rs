@@ -56,7 +56,7 @@ const AHEAD: u32 = 8;
 pub fn combine(problem: &CombineProblem) -> Kernel {
     let &CombineProblem { target, parts, own, output, hidden, top_k, .. } = problem;
     let &CombineProblem { local, slots, weighted, shared, .. } = problem;
-    let [of_parts, of_shared, of_y] = [parts, own, output].map(|of| Elements::of(of, hidden));
+    let [of_parts, of_shared, of_y] = Elements::alike([parts, own, output], hidden);
     let of = if parts == F32 { String::new() } else { format!("{parts}_") };
     let unit = of_parts.unit;
     let warp = target.gpu.map_or(1, |gpu| gpu.warp);

@@ -6,8 +6,8 @@
 //! sums of a result; rows of y are those of slots, 0 without a pair.
 //!
 //! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
-//! Rows of pairs in 16 bits, which are not neighbours either, go through the same lines, which lanes copy to y: eight of
-//! them 128 bytes of a row.
+//! Rows of pairs in 16 bits, which are not neighbours either, go through the same lines, which lanes copy to y:
+//! eight of them 128 bytes of a row.
 
 use super::Block;
 use super::pairs::Pairs;
