@@ -110,8 +110,8 @@ impl Step<'_> {
         options.score_bias = self.layer.routing.bias.then_some(bias);
         let largest = self.seed % 2 == 1;
         options.input_scales = if largest { InputScales::Largest } else { InputScales::Each };
-        // In every other layer parts are rounded as if they were many.
-        if !largest {
+        // In every other layer parts are rounded as if they were many, if y is.
+        if self.seed.wrapping_add(self.layer.intermediate / 8).is_multiple_of(2) {
             options.most_f32_parts = 0;
         }
         let own = plain_draw::own_type(self.scheme, self.seed + self.layer.intermediate);
