@@ -17,7 +17,7 @@ use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::{ExpertProduct, Gate};
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F32};
+use quantloom_dsl::format::{F32, NUMBER_BF16, NUMBER_F32};
 use quantloom_runtime::gpu::{Products as _, Stacked};
 use quantloom_runtime::source::Work;
 use quantloom_tests::sweep::{self, Share};
@@ -205,6 +205,7 @@ fn keys_of_products_of_experts_give_kernels() {
                     top_k,
                     slots,
                     gate,
+                    output: F32,
                     direct,
                     weighted,
                     operand,
@@ -224,6 +225,35 @@ fn keys_of_products_of_experts_give_kernels() {
             }
         }
     }
+}
+
+/// Rows of pairs in 16 bits are those in f32, rounded: by every schedule on every target, also of odd length.
+#[test]
+fn rows_of_pairs_are_rounded() {
+    let (share, routed) = (Share::new(3, 1), (9, Routing::Random));
+    let all: Vec<_> = TARGETS.into_iter().enumerate().collect();
+    let done = all.par_iter().map(|&(number, sm)| {
+        let (text, n) = (SCHEMES[number % 2], 40 + (number as u32 % 2) * 5);
+        let stack = stack(ExpertProduct::Down, 4, 3);
+        let layer = Layer::draw(&scheme(text), sm, (n, 264), stack, routed, 11).unwrap();
+        let mut done = 0;
+        for (at, chosen) in choices(&layer.problem).into_iter().enumerate() {
+            if at > 0 && !share.takes(number + at) {
+                continue;
+            }
+            let slots = chosen.schedule().block_tokens();
+            let run = |problem: &Problem| {
+                let kernel = layer.kernel(chosen, problem);
+                layer.run(&kernel, slots, 1).unwrap_or_else(|why| panic!("{}: {why}", kernel.name))
+            };
+            let (wide, narrow) = (run(&layer.weighted(false)), run(&layer.rounded(false)));
+            let expected = layer.as_rounded(&wide.y.words());
+            assert!(narrow.y.bytes == expected, "{chosen:?} on {sm}");
+            done += 1;
+        }
+        done
+    });
+    assert!(done.all(|done| done >= 1));
 }
 
 const GATES: [Gate; 3] =
@@ -310,6 +340,10 @@ fn direct_products_are_right() {
                         let run = run.unwrap_or_else(|why| panic!("{why}"));
                         let expected = layer.with_weights(&plain, &run);
                         assert!(run.y.words() == expected, "{}", kernel.name);
+                        let kernel = layer.kernel(chosen, &layer.rounded(direct));
+                        let run = layer.run(&kernel, slots(direct, chosen), 0);
+                        let run = run.unwrap_or_else(|why| panic!("{why}"));
+                        assert!(run.y.bytes == layer.as_rounded(&expected), "{}", kernel.name);
                     }
                     continue;
                 }

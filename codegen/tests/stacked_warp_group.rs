@@ -184,6 +184,36 @@ fn rows_are_weighted() {
     assert!(run.y.words() == layer.with_weights(&plain, &run));
 }
 
+/// Rows of pairs in 16 bits are those in f32, rounded: token blocks of every number of rounds of copies, one in
+/// part; rows that tiles do not divide; several tiles a block.
+#[test]
+fn rows_of_pairs_are_rounded() {
+    let cases = [
+        (0, (72, 264), (9, Routing::Random), (8, 2, 1, 3)),
+        (2, (136, 328), (9, Routing::Random), (16, 1, 2, 3)),
+        (3, (264, 136), (33, Routing::Random), (32, 3, 2, 2)),
+        (5, (24, 136), (75, Routing::Random), (48, 2, 1, 3)),
+        (1, (200, 136), (75, Routing::One), (80, 1, 2, 2)),
+        (0, (72, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
+    ];
+    for (of, shape, routed, block) in cases {
+        let (text, stack) = (SCHEMES[of], stack(ExpertProduct::Down, 4, 3));
+        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 8).unwrap();
+        let tile = tile(text.0, block);
+        let chosen = Chosen::WarpGroup(tile);
+        let wide = layer.kernel(chosen, &layer.weighted(false));
+        let wide = layer.run(&wide, tile.tokens, 0).unwrap_or_else(|why| panic!("{why}"));
+        let expected = layer.as_rounded(&wide.y.words());
+        let kernel = layer.kernel(chosen, &layer.rounded(false));
+        for (seed, blocks) in [(0, 132), (1, 3)] {
+            let run = layer.run(&of_blocks(&kernel, blocks), tile.tokens, seed);
+            let run = run.unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            assert!(run.y.bytes == expected, "{}", kernel.name);
+            assert_eq!(run.report.conflicts(), 0, "{}:\n{}", kernel.name, run.report);
+        }
+    }
+}
+
 /// A mutation, and what it has seen of the operations before.
 type Mutation = fn(&mut Seen, &Place, &mut Op);
 
@@ -364,6 +394,42 @@ const OF_ROWS: &[(&str, Mutation)] =
         _ => {}
     })];
 
+/// With rows of pairs in 16 bits.
+const OF_LINES: &[(&str, Mutation)] = &[
+    ("lines that are copied before all warps have written them", |seen, _, op| {
+        // Those of the exchange of pairs are first.
+        if matches!(op, Op::NamedBarrier { .. }) {
+            seen.count += 1;
+            if seen.count == 3 {
+                gone(op);
+            }
+        }
+    }),
+    ("lines that are written before they are copied", |seen, _, op| {
+        if matches!(op, Op::NamedBarrier { .. }) {
+            seen.count += 1;
+            if seen.count == 4 {
+                gone(op);
+            }
+        }
+    }),
+    ("the weight of the slot beside", |_, place, op| match op {
+        // Behind the pairs of eight slots.
+        Op::Load { from, .. } if place.is(from.space, "pairs") && from.offset >= 8 => {
+            from.offset ^= 1;
+        }
+        _ => {}
+    }),
+    ("vectors of lines where they are without a swizzle", |_, place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "y_lines") => from.offset ^= 4,
+        _ => {}
+    }),
+    ("the line of the token beside", |_, place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "y_lines") => from.offset ^= 32,
+        _ => {}
+    }),
+];
+
 /// With a gate in the epilogue.
 const OF_FUSED: &[(&str, Mutation)] = &[
     ("the codes of gate for up", |seen, _, op| {
@@ -471,6 +537,20 @@ fn mutations_are_found() {
 }
 
 #[test]
+fn mutations_of_rounded_rows_are_found() {
+    let (layer, tile) = mutated(ExpertProduct::Down);
+    let chosen = Chosen::WarpGroup(tile);
+    let wide = layer.run(&layer.kernel(chosen, &layer.weighted(false)), tile.tokens, 0).unwrap();
+    let expected = layer.as_rounded(&wide.y.words());
+    let right = |kernel: &_| {
+        let run = layer.run(kernel, tile.tokens, 1)?;
+        if run.y.bytes == expected { Ok(()) } else { Err("other bits".to_owned()) }
+    };
+    let kernel = of_blocks(&chosen.write(&layer.rounded(false)).unwrap(), 3);
+    all_found(&kernel, &[OF_ALL, OF_ROWS, OF_LINES].concat(), &right);
+}
+
+#[test]
 fn mutations_of_a_gate_in_the_epilogue_are_found() {
     let (layer, tile) = mutated(ExpertProduct::GateUp);
     let chosen = Chosen::WarpGroup(tile);
@@ -540,18 +620,19 @@ fn large(text: (&str, &str)) -> Vec<(Problem, u32)> {
     let activation = &scheme.activations[0];
     for (hidden, intermediate, experts, top_k) in LAYERS {
         let products = [
-            (ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu)),
-            (ExpertProduct::GateUp, (intermediate, hidden), None),
-            (ExpertProduct::Down, (hidden, intermediate), None),
+            (ExpertProduct::GateUp, (intermediate, hidden), (Some(Gate::Silu), true)),
+            (ExpertProduct::GateUp, (intermediate, hidden), (None, false)),
+            (ExpertProduct::Down, (hidden, intermediate), (None, false)),
+            (ExpertProduct::Down, (hidden, intermediate), (None, true)),
         ];
-        for (product, shape, gate) in products {
+        for (product, shape, (gate, rounded)) in products {
             let single = Problem::new(&scheme, activation, target("sm_90a").unwrap(), shape);
-            let output = match (gate, activation) {
-                (Some(_), Activation::Float(own)) => *own,
-                (Some(_), Activation::Quantised(_)) => NUMBER_BF16,
-                (None, _) => NUMBER_F32,
+            let output = match (rounded, activation) {
+                (true, Activation::Float(own)) => *own,
+                (true, Activation::Quantised(_)) => NUMBER_BF16,
+                (false, _) => NUMBER_F32,
             };
-            let weighted = product == ExpertProduct::Down;
+            let weighted = product == ExpertProduct::Down && rounded;
             let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
             let problem = single.unwrap().giving(output).unwrap().stacked(stack).unwrap();
             all.extend([32, 48, 64, 80, 96, 128].map(|slots| (problem.clone(), slots)));

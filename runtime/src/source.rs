@@ -16,7 +16,7 @@ use std::ops::{Add, Mul};
 use std::sync::Arc;
 
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf, Routing};
-use quantloom_dsl::format::Number;
+use quantloom_dsl::format::{NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme};
 pub use quantloom_dsl::{BufferRole, Dimension, Storage};
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,8 @@ pub enum Work {
     },
     /// y of an expert layer: the weighted sum of what a token's experts give.
     Combine {
+        /// Element type of what each of them gives.
+        parts: Number,
         /// Element type of what shared experts give.
         own: Number,
         /// Element type of y.
@@ -229,7 +231,10 @@ impl fmt::Display for Work {
             Self::Order => f.write_str("pairs sorted by expert"),
             Self::WeighRows { own } => write!(f, "x in {own} times router weights"),
             Self::Gate { gate, own } => write!(f, "{gate} to {own}"),
-            Self::Combine { output, .. } => write!(f, "weighted sum of experts to {output}"),
+            Self::Combine { parts, output, .. } => {
+                let of = if *parts == NUMBER_F32 { String::new() } else { format!(" in {parts}") };
+                write!(f, "weighted sum of experts{of} to {output}")
+            }
         }
     }
 }

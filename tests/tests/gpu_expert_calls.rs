@@ -9,6 +9,7 @@ use quantloom::runtime::op::{Values, ValuesMut, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::Scheme;
+use quantloom_dsl::format::{BF16, F32};
 use quantloom_dsl::layout::Shape;
 use quantloom_tools::conformance::draw;
 
@@ -142,6 +143,57 @@ fn one_token_is_three_launches() {
             assert!(close, "y[{token}, {column}]: {alone}, {among}");
         }
     }
+}
+
+/// Parts of 16 bits: where f32 is more bytes than are allowed, and y has 16 bits.
+#[test]
+fn many_parts_are_rounded() {
+    let parts = (2 * TOKENS * 64 * 4) as u64;
+    let of = |most_f32_parts: u64| {
+        let mut options = ExpertOptions::default();
+        options.most_f32_parts = most_f32_parts;
+        prepared(simulator(), &options)
+    };
+    let (wide, narrow) = (of(parts), of(parts - 1));
+    let sums = |layer: &GpuExpertLayer<Simulator>, tokens| {
+        layer.kernels(tokens).last().unwrap().split(',').next().unwrap().to_owned()
+    };
+    assert_eq!(sums(&wide, TOKENS), "weighted sum of experts to bf16");
+    assert_eq!(sums(&narrow, TOKENS), "weighted sum of experts in bf16 to bf16");
+    // Fewer tokens have fewer parts.
+    assert_eq!(sums(&narrow, TOKENS - 1), "weighted sum of experts to bf16");
+    assert_eq!([&wide, &narrow].map(|layer| layer.rounds_parts(BF16, BF16, TOKENS)), [F32, BF16]);
+    assert_eq!(narrow.rounds_parts(BF16, F32, TOKENS), F32);
+    let said = "parts are rounded to bf16: in f32 they are more than 4607 bytes";
+    assert!(narrow.explain(TOKENS).contains(said), "{}", narrow.explain(TOKENS));
+    assert!(!wide.explain(TOKENS).contains("parts are rounded"));
+    assert!(narrow.workspace_size(TOKENS) < wide.workspace_size(TOKENS));
+
+    let (x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
+    let routed = Routed::Chosen { ids: &ids, weights: &weights };
+    let call = ExpertCall { x: Values::Bf16(&x), routed, shared: None };
+    let in_bf16 = |layer: &GpuExpertLayer<Simulator>| {
+        let mut y = vec![bf16::ZERO; x.len()];
+        layer.forward_into(&call, ValuesMut::Bf16(&mut y), &mut Workspace::default()).unwrap();
+        y.into_iter().map(|y| f32::from_bits(u32::from(y.to_bits()) << 16)).collect::<Vec<_>>()
+    };
+    let (rounded, exact) = (in_bf16(&narrow), in_bf16(&wide));
+    assert_eq!(rounded, in_bf16(&narrow));
+    assert!(rounded != exact);
+    // The two terms of each sum, by calls without the other one.
+    let terms = [0, 1].map(|left| {
+        let mut ids = ids.clone();
+        ids.iter_mut().skip(left).step_by(2).for_each(|id| *id = -1);
+        y(&wide, &x, Routed::Chosen { ids: &ids, weights: &weights }).unwrap()
+    });
+    for (at, (rounded, exact)) in rounded.iter().zip(&exact).enumerate() {
+        // Half a unit of bf16 of each term and of both results; what f32 loses is below a hundredth of that.
+        let size = terms[0][at].abs() + terms[1][at].abs() + rounded.abs() + exact.abs();
+        let bound = 1.01 * size / 256.0;
+        assert!((rounded - exact).abs() <= bound, "{at}: {rounded}, {exact}");
+    }
+    // y in f32 has no rounded parts.
+    assert_eq!(y(&narrow, &x, routed).unwrap(), y(&wide, &x, routed).unwrap());
 }
 
 /// A workspace for few tokens cuts a call into pieces.

@@ -176,8 +176,8 @@ fn experts_multiply_bytes() {
             shapes: vec![shape],
             gates: vec![gate],
             routings: vec![RoutingKind::Random],
-            tokens: vec![45],
-            // One of them has x in 16 bits, as products with a gate need.
+            tokens: vec![44],
+            // One of them has x in 16 bits, as products with a gate need, and y and parts in 16 bits.
             seeds: vec![0, 1],
             every: 1,
         };
@@ -191,6 +191,9 @@ fn experts_multiply_bytes() {
         let gated = products.iter().filter(|product| product.kernel.contains("_silu")).count();
         let fused = gate != Gate::UngatedRelu2 && tile.contains("row_tiles=2");
         assert_eq!(gated > 0, fused, "{name}");
+        let rounded = |kernel: &str| kernel.contains("_down_") && !kernel.contains("_f32_down_");
+        let rounded = products.iter().filter(|product| rounded(&product.kernel)).count();
+        assert_eq!(rounded, 1, "{name}");
         for report in products {
             assert_eq!(report.conflicts(), 0, "{name}: {report}");
         }

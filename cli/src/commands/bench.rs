@@ -70,6 +70,10 @@ pub(crate) struct Arguments {
     /// qwen3_30b, gpt_oss_20b, gpt_oss_120b, deepseek_v3, kimi_k2, llama4_scout), or the text of a layer.
     #[arg(long, value_name = "LAYER", value_parser = named_layer, conflicts_with_all = ["shape", "transforms", "plot"])]
     experts: Option<ExpertLayer>,
+    /// Of expert layers on a GPU: the most bytes of parts in f32. Beyond, parts have the type of y. Without the
+    /// option 33554432, as calls have it.
+    #[arg(long, value_name = "BYTES", requires = "experts")]
+    most_f32_parts: Option<u64>,
     #[command(flatten)]
     tuning: backend::Tuning,
     /// Of a GPU: instead of products, how fast its kernels bring stored tensors into place, beside a

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use quantloom_dsl::format::{NUMBER_F32, Number};
+use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::gpu::{Basis, Choice, Request, Stacked, StackedChoice};
@@ -50,10 +50,10 @@ pub(super) fn choose_experts(
     tokens: u64,
     overrides: &[&Overrides],
 ) -> Result<StackedChoice, Refusal> {
-    let &Stacked { experts, shards, top_k, slots, gate, .. } = stacked;
+    let &Stacked { experts, shards, top_k, slots, output, .. } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let role = role(stacked);
-    let output = if gate.is_some() { Number::Float(request.input_dtype) } else { NUMBER_F32 };
+    let output = Number::Float(output);
     let problem = problem(request)?.giving(output).map_err(JitError::from)?;
     let problem = problem.stacked(stack(role, (experts, shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
@@ -160,7 +160,8 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
                 Some(role) => {
                     let sizes = (size("experts")?, size("shards")?, size("top_k")?);
                     let slots = u32::try_from(size("slots")?).map_err(|_| none())?;
-                    Some(Routed { stack: stack(*role, sizes), slots })
+                    let whole_blocks = parameters.contains_key(operand::WHOLE_BLOCKS);
+                    Some(Routed { stack: stack(*role, sizes), slots, whole_blocks })
                 }
             };
             let of = (scheme, activation, *own);

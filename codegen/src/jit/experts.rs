@@ -8,8 +8,8 @@ use super::JitError;
 use super::compile::gpu;
 use crate::ir::Kernel;
 use crate::schedule::experts::{
-    CHUNK, CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate, combine,
-    route, sort, weigh,
+    COUNTED_BY_ALL, CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate,
+    combine, route, sort, weigh,
 };
 use crate::target::{Class, Target};
 
@@ -27,24 +27,23 @@ pub(super) fn keys(
     slots: u64,
     tokens: u64,
 ) -> Result<ExpertKernels, Refusal> {
-    let &ExpertRequest {
-        layer, experts, local, mapped, top_k, input_dtype, output, target, ..
-    } = request;
-    let &ExpertRequest { weighted, shared, .. } = request;
+    let &ExpertRequest { layer, experts, local, mapped, top_k, input_dtype, target, .. } = request;
+    let &ExpertRequest { parts, output, weighted, shared, .. } = request;
     let of_shared = Number::Float(shared.unwrap_or(input_dtype));
-    let (own, output) = (Number::Float(input_dtype), Number::Float(output));
+    let own = Number::Float(input_dtype);
+    let [parts, output] = [parts, output].map(Number::Float);
     let key = |work, sizes: &[(&str, u64)]| {
         let schedule = Schedule::new(SCHEDULE, sizes.iter().copied());
         KernelKey { work, schedule, target: target.to_owned() }
     };
     let blocks = [("local", local), ("slots", slots)];
     let sized = |more: &[(&'static str, u64)]| [&blocks[..], more].concat();
-    let chunked = tokens.saturating_mul(top_k) > u64::from(CHUNK);
+    let counted = tokens.saturating_mul(top_k) > u64::from(COUNTED_BY_ALL);
     let order = |launch| {
         let sizes = [
             ("experts", experts),
             ("mapped", mapped.into()),
-            ("chunked", chunked.into()),
+            ("counted", counted.into()),
             ("launch", launch),
         ];
         key(Work::Order, &sized(&sizes))
@@ -66,10 +65,10 @@ pub(super) fn keys(
     Ok(ExpertKernels {
         most_rows,
         route: key(Work::Route(layer.routing), &route),
-        order: (0..=u64::from(chunked)).map(order).collect(),
+        order: (0..=u64::from(counted)).map(order).collect(),
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
-        combine: key(Work::Combine { own: of_shared, output }, &sized(&sums)),
+        combine: key(Work::Combine { parts, own: of_shared, output }, &sized(&sums)),
     })
 }
 
@@ -104,7 +103,7 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
                 local: size("local")?,
                 mapped: size("mapped")? != 0,
                 slots: size("slots")?,
-                chunked: size("chunked")? != 0,
+                counted: size("counted")? != 0,
             };
             let launch = size("launch")?;
             let kernel = sort(&problem).into_iter().nth(launch as usize);
@@ -121,8 +120,9 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             local: size("local")?,
             slots: size("slots")?,
         }),
-        Work::Combine { own, output } => combine(&CombineProblem {
+        Work::Combine { parts, own, output } => combine(&CombineProblem {
             target,
+            parts: float(*parts)?,
             own: float(*own)?,
             output: float(*output)?,
             hidden: size("hidden")?,

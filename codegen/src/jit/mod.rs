@@ -197,9 +197,10 @@ impl Products for Jit {
         &self,
         request: &Request<'_>,
         stacked: &Stacked,
+        product: Option<&KernelKey>,
         slots: u64,
     ) -> Result<Vec<KernelKey>, Refusal> {
-        Ok(operand::keys_stacked(request, &problem(request)?, stacked, slots)?)
+        Ok(operand::keys_stacked(request, &problem(request)?, stacked, (product, slots))?)
     }
 
     fn expert_kernels(

@@ -18,6 +18,9 @@ pub(super) const SCHEDULE: &str = "activation";
 /// The parameter of a key whose operand warp groups alone read.
 pub(super) const WARP_GROUPS: &str = "warp_groups";
 
+/// The parameter of a key whose product copies whole token blocks.
+pub(super) const WHOLE_BLOCKS: &str = "whole_blocks";
+
 /// The operand of a product; `None` if the product reads x without preparation or conversion.
 pub(super) fn problem(
     request: &Request<'_>,
@@ -54,40 +57,57 @@ pub(super) fn keys(
     product: &Problem,
     kernel: Option<&KernelKey>,
 ) -> Result<Vec<KernelKey>, JitError> {
-    let own = match kernel {
-        Some(KernelKey { schedule: Schedule { name, parameters }, .. }) => {
-            Chosen::read(name, parameters)?.schedule().main_loop(product).problem
-        }
-        None => product,
-    };
+    let own = as_multiplied(product, chosen(kernel)?);
     let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let work =
         Work::operand(request.scheme, request.activation, Number::Float(request.input_dtype));
-    let of_warp_groups: &[_] = if own.input == product.input { &[] } else { &[(WARP_GROUPS, 1)] };
-    Ok(launches(request, &problem, work, of_warp_groups))
+    Ok(launches(request, &problem, work, of_warp_groups(product, own)))
 }
 
-/// The keys for a product of an expert layer whose experts read x in different ways, with token blocks of
-/// `slots` slots.
+/// The choices of a kernel.
+fn chosen(kernel: Option<&KernelKey>) -> Result<Option<Chosen>, JitError> {
+    let read = |kernel: &KernelKey| {
+        let Schedule { name, parameters } = &kernel.schedule;
+        Chosen::read(name, parameters)
+    };
+    Ok(kernel.map(read).transpose()?)
+}
+
+/// The product as a choice multiplies it.
+fn as_multiplied(product: &Problem, chosen: Option<Chosen>) -> &Problem {
+    chosen.map_or(product, |chosen| chosen.schedule().main_loop(product).problem)
+}
+
+/// The parameter of a product that is multiplied in another way.
+fn of_warp_groups(product: &Problem, own: &Problem) -> &'static [(&'static str, u64)] {
+    if own.input == product.input { &[] } else { &[(WARP_GROUPS, 1)] }
+}
+
+/// The keys for a product of an expert layer whose rows of x are those of slots, by a kernel with token
+/// blocks of `slots` slots; `None` for the product of most schedules.
 pub(super) fn keys_stacked(
     request: &Request<'_>,
     product: &Problem,
     stacked: &Stacked,
-    slots: u64,
+    (kernel, slots): (Option<&KernelKey>, u64),
 ) -> Result<Vec<KernelKey>, JitError> {
-    let Some(problem) = problem(request, product)? else { return Ok(Vec::new()) };
+    let chosen = chosen(kernel)?;
+    let own = as_multiplied(product, chosen);
+    let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let &Stacked { experts, shards, top_k, .. } = stacked;
     // What becomes of the sums does not matter here.
     let role = ExpertRole { gate: None, weighted: false, ..role(stacked) };
-    let routed = Routed {
-        stack: stack(role, (experts, shards, top_k)),
-        slots: u32::try_from(slots).unwrap_or(u32::MAX),
-    };
+    let stack = stack(role, (experts, shards, top_k));
+    let copies = chosen.is_some_and(|chosen| chosen.schedule().copies_token_blocks(stack));
+    let routed =
+        Routed { stack, slots: u32::try_from(slots).unwrap_or(u32::MAX), whole_blocks: copies };
     let problem = problem.routed(routed);
-    let own = Number::Float(request.input_dtype);
-    let work = Work::expert_operand(request.scheme, request.activation, own, role);
+    let dtype = Number::Float(request.input_dtype);
+    let work = Work::expert_operand(request.scheme, request.activation, dtype, role);
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k), ("slots", slots)];
-    Ok(launches(request, &problem, work, &sizes))
+    let whole = copies.then_some((WHOLE_BLOCKS, 1));
+    let more = sizes.into_iter().chain(of_warp_groups(product, own).iter().copied()).chain(whole);
+    Ok(launches(request, &problem, work, &more.collect::<Vec<_>>()))
 }
 
 fn launches(

@@ -66,9 +66,10 @@ impl Products for JitWithOverrides {
         &self,
         request: &Request<'_>,
         stacked: &Stacked,
+        product: Option<&KernelKey>,
         slots: u64,
     ) -> Result<Vec<KernelKey>, Refusal> {
-        Jit.operand_stacked(request, stacked, slots)
+        Jit.operand_stacked(request, stacked, product, slots)
     }
 
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {

@@ -92,8 +92,8 @@ const AHEAD: u32 = 4;
 /// | `x_scale` | f32 or bytes [M, G], or in another order ([`ScaleOrder`](super::ScaleOrder)) | x is quantised |
 ///
 /// Where rows belong to slots ([`Routed`]), `operand`, `x_scale` and the buffers of group scales have a row per
-/// slot, or per matrix of an expert and slot, and the first four buffers are those of all experts or matrices;
-/// so is `extents` if prescales differ.
+/// slot, or per matrix of an expert and slot, and unless all experts read alike the first four buffers are those of all
+/// experts or matrices; so is `extents` if prescales differ.
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
     let first = problem.spans_rows().then(|| extents(problem, programmatic));
@@ -315,7 +315,7 @@ impl<'p> Writer<'p> {
         Some(places.into_iter().map(|place| place.there).collect())
     }
 
-    /// Writes the row; a row of a slot, if the slot has a pair.
+    /// Writes the row; a row of a slot, if the pair has one, and zeros in slots without a pair that follow.
     fn write(mut self, b: &mut Builder, rows: OperandRows, programmatic: bool) {
         if self.problem.routed.is_none() {
             return self.write_row(b, programmatic);
@@ -323,15 +323,39 @@ impl<'p> Writer<'p> {
         if programmatic {
             b.push(Op::GridWait);
         }
-        let Some(row) = rows.of_slot(b, self.row) else { return };
-        let SlotRow { number, there, of_x, matrix } = row;
+        let Some(row) = rows.of_pair(b, self.row) else { return };
+        let SlotRow { number, there, of_x, matrix, empty } = row;
         b.when(there, |b| {
             self.row = number;
             self.source = self.source.of_matrix(b, self.problem, matrix);
             self.first = b.mul(of_x, self.problem.k);
             self.matrix = matrix;
             self.write_row(b, false);
+            let Some((first, end)) = empty else { return };
+            b.comment("slots of the token block without a pair");
+            b.for_each(first, end, 1u32, "slot", |b, slot| {
+                self.row = slot;
+                self.write_zeros(b);
+            });
         });
+    }
+
+    /// Writes a row of zeros, with scales of 0.
+    fn write_zeros(&self, b: &mut Builder) {
+        let words = (VECTOR * self.problem.operand.stored_bits() / 32).max(1);
+        let zeros = vec![Operand::U32(0); words as usize];
+        for vector in 0..self.partition.vectors {
+            let column = b.add(self.column, vector * self.partition.apart());
+            let inside = self.inside(b, column);
+            let place = (self.row, column, inside);
+            if let Some(levels) = &self.levels {
+                levels.store_scale(b, place, 0.0f32.into());
+            }
+            if let Some(of_groups) = &self.group_scales {
+                of_groups.store_zeros(b, place);
+            }
+            self.store(b, column, &zeros, inside);
+        }
     }
 
     /// Writes the row. With `waits` the kernel waits for those before it as late as possible.

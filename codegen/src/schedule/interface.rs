@@ -9,6 +9,7 @@ use quantloom_dsl::format::FloatFormat;
 
 use super::mapping::MainLoop;
 use super::problem::Problem;
+use super::stack::Stack;
 use super::unscheduled::{ChoiceRule, Unscheduled};
 use crate::ir::Kernel;
 use crate::target::Target;
@@ -89,6 +90,12 @@ pub trait Schedule: FreeChoices {
 
     /// Tokens of a block; slots of a token block in an expert layer.
     fn block_tokens(&self) -> u32;
+
+    /// Whether blocks copy the rows of x of whole token blocks of an expert layer: those of slots without a
+    /// pair too, if their token block is in use.
+    fn copies_token_blocks(&self, _stack: Stack) -> bool {
+        false
+    }
 
     /// The main loop of these choices, if they are valid for the problem.
     ///

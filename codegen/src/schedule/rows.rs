@@ -167,14 +167,27 @@ impl TokenRows {
         (token, exists): (Token, Operand),
         values: Vec<Operand>,
     ) -> Vec<Operand> {
-        let (words, number) = match self.of {
-            Rows::Routed { words, stack, .. } if stack.weighted => (words, token.number),
-            _ => return values,
+        match self.weight(b, token.number, exists) {
+            Some(weight) => values.into_iter().map(|value| b.mul_f32(value, weight)).collect(),
+            None => values,
+        }
+    }
+
+    /// The router weight of the slot of a number, 0 where it does not exist, if rows of y are weighted.
+    pub(super) fn weight(
+        &self,
+        b: &mut Builder,
+        number: Operand,
+        exists: Operand,
+    ) -> Option<Operand> {
+        let words = match self.of {
+            Rows::Routed { words, stack, .. } if stack.weighted => words,
+            _ => return None,
         };
         let from = words.weight(b, number);
-        let mask = Some(Mask { condition: exists, fill: 0.0f32.into() });
-        let weight = b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0];
-        values.into_iter().map(|value| b.mul_f32(value, weight)).collect()
+        let mask = (exists != Operand::Pred(true))
+            .then_some(Mask { condition: exists, fill: 0.0f32.into() });
+        Some(b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0].into())
     }
 
     /// The row of y of a token that exists.

@@ -61,6 +61,11 @@ impl Stack {
         self.product == ExpertProduct::GateUp || self.operand != OperandOf::Row
     }
 
+    /// Whether rows of y are those of pairs.
+    pub(super) fn gives_pairs(self) -> bool {
+        self.product == ExpertProduct::Down
+    }
+
     /// Rows of x per slot, if x has rows of slots.
     pub(super) const fn x_rows_of_slot(self) -> u32 {
         let rows = self.operand.of_slot(self.shards);

@@ -31,23 +31,37 @@ fn kernels(target: &'static Target) -> Vec<Kernel> {
         let ExpertLayer { routing, experts, top_k, .. } = text.parse().unwrap();
         all.push(route(&RouteProblem { target, routing, experts, top_k }));
     }
-    for (experts, local, slots, chunked) in
+    for (experts, local, slots, counted) in
         [(128, 128, 8, true), (1024, 700, 64, true), (8, 8, 16, false)]
     {
         let mapped = experts != local;
-        all.extend(sort(&SortProblem { target, experts, local, mapped, slots, chunked }));
+        all.extend(sort(&SortProblem { target, experts, local, mapped, slots, counted }));
     }
     for (gate, (own, intermediate)) in
         GATES.into_iter().zip([(BF16, 2880), (F16, 41), (F32, 14_336)].into_iter().cycle())
     {
         all.push(activate(&GateProblem { target, gate, own, intermediate, local: 128, slots: 16 }));
     }
-    for (own, output, hidden, top_k, slots) in
-        [(BF16, BF16, 2880, 4, Some(8)), (F16, F32, 7168, 32, Some(64)), (F32, F32, 41, 8, None)]
-    {
-        let (local, weighted, shared) = (128, own != F16, own != BF16);
-        let problem =
-            CombineProblem { target, own, output, hidden, top_k, local, slots, weighted, shared };
+    for (parts, own, output, hidden, top_k, slots) in [
+        (F32, BF16, BF16, 2880, 4, Some(8)),
+        (BF16, BF16, BF16, 2880, 8, Some(80)),
+        (F16, F16, F16, 41, 8, Some(64)),
+        (F32, F16, F32, 7168, 32, Some(64)),
+        (F32, F32, F32, 41, 8, None),
+    ] {
+        let (local, weighted, shared) = (128, own != F16 && parts == F32, own != BF16);
+        let problem = CombineProblem {
+            target,
+            parts,
+            own,
+            output,
+            hidden,
+            top_k,
+            local,
+            slots,
+            weighted,
+            shared,
+        };
         all.push(combine(&problem));
         all.push(weigh(&WeighProblem { target, own, hidden }));
     }
@@ -104,12 +118,14 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             top_k: 4,
             slots: None,
             gate,
+            output: if gate.is_some() { own } else { F32 },
             direct: false,
             weighted: false,
             operand,
         };
         let made = Jit.choose_stacked(&request, &stacked, 16).unwrap();
-        let mut keys = Jit.operand_stacked(&request, &stacked, made.slots).unwrap();
+        let product = Some(&made.choice.key);
+        let mut keys = Jit.operand_stacked(&request, &stacked, product, made.slots).unwrap();
         assert!(!keys.is_empty(), "{text}");
         keys.push(made.choice.key);
         all.extend(keys.iter().map(|key| {

@@ -121,7 +121,7 @@ fn h_is_the_references() {
 /// The first element that differs, or the simulator's fault.
 pub(super) fn check_combine(
     name: &str,
-    [own, output]: [FloatFormat; 2],
+    [type_of_parts, own, output]: [FloatFormat; 3],
     (tokens, top_k, hidden): (usize, u32, usize),
     [weighted, shared, sorted]: [bool; 3],
     change: impl Fn(&mut Kernel),
@@ -135,13 +135,14 @@ pub(super) fn check_combine(
     for (weight, here) in pairs.weights.iter_mut().zip(&here) {
         *weight = if *here { *weight / 512.0 } else { f32::NAN };
     }
-    let mut draw = numbers(F32, 3.0, 8);
-    let part = |pair: usize| if here[pair] { draw() as f32 } else { f32::NAN };
-    let parts: Vec<f32> = (0..tokens * k * hidden).map(|at| at / hidden).map(part).collect();
+    let mut draw = numbers(type_of_parts, 3.0, 8);
+    let part = |pair: usize| if here[pair] { draw() } else { f64::NAN };
+    let parts: Vec<f64> = (0..tokens * k * hidden).map(|at| at / hidden).map(part).collect();
     let mut draw = numbers(own, 5.0, 2);
     let added: Vec<f64> = (0..tokens * hidden).map(|_| draw()).collect();
     let problem = CombineProblem {
         target: target(name).unwrap(),
+        parts: type_of_parts,
         own,
         output,
         hidden: hidden as u32,
@@ -154,7 +155,7 @@ pub(super) fn check_combine(
     let mut launched = Launched::new(tokens, top_k)
         .words("slots", &pairs.order())
         .words("ids", &pairs.ids.iter().map(|id| id.cast_unsigned()).collect::<Vec<_>>())
-        .floats("parts", &parts)
+        .bytes("parts", encoded(type_of_parts, &parts))
         .floats("router_weights", &pairs.weights)
         .bytes("shared", encoded(own, &added));
     let mut kernel = combine(&problem);
@@ -166,7 +167,7 @@ pub(super) fn check_combine(
         let (mut sum, mut size) = (0.0, 0.0);
         for pair in (token * k..(token + 1) * k).filter(|pair| here[*pair]) {
             let weight = if weighted { f64::from(pairs.weights[pair]) } else { 1.0 };
-            let part = weight * f64::from(parts[pair * hidden + column]);
+            let part = weight * parts[pair * hidden + column];
             sum += part;
             size += part.abs();
         }
@@ -191,14 +192,11 @@ fn y_is_the_sum_of_a_tokens_parts() {
         {
             let own = OWN[(turn + number) % 3];
             let flags = [number % 2 == 0, (turn + number) % 2 == 0, (turn + number) % 3 != 0];
-            check_combine(
-                name,
-                [own, if number % 2 == 0 { F32 } else { own }],
-                shape,
-                flags,
-                |_| {},
-            )
-            .unwrap_or_else(|wrong| panic!("{name}, {own}, {shape:?}: {wrong}"));
+            let output = if number % 2 == 0 { F32 } else { own };
+            for parts in [F32, OWN[(turn + number / 2) % 2]] {
+                check_combine(name, [parts, own, output], shape, flags, |_| {})
+                    .unwrap_or_else(|wrong| panic!("{name}, {parts}, {own}, {shape:?}: {wrong}"));
+            }
         }
     }
 }

@@ -36,6 +36,11 @@ impl Launched {
         self
     }
 
+    pub(super) fn contents(mut self, name: &str, contents: Contents) -> Self {
+        self.memory.insert(name.to_owned(), contents);
+        self
+    }
+
     /// Runs a kernel; buffers that no kernel wrote before hold poison.
     ///
     /// # Errors
@@ -65,6 +70,11 @@ impl Launched {
 
     pub(super) fn found_floats(&self, name: &str) -> Vec<f32> {
         self.found(name).into_iter().map(f32::from_bits).collect()
+    }
+
+    /// The bytes of a buffer, if some kernel has it.
+    pub(super) fn bytes_of(&self, name: &str) -> Option<&[u8]> {
+        self.memory.get(name).map(|contents| &contents.bytes[..])
     }
 
     pub(super) fn found_bytes(&self, name: &str) -> &[u8] {

@@ -7,6 +7,7 @@ mod exponential;
 mod function;
 mod launched;
 mod mutations;
+mod operand;
 mod route;
 mod sort;
 

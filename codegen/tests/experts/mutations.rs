@@ -11,7 +11,7 @@ use super::sort::{NONE, Pairs};
 use crate::kernels::mutation::{Mutation, gone, mutate};
 
 /// A mutation of some kernel changes it, and is found.
-fn found(
+pub(super) fn found(
     what: &str,
     mutation: Mutation,
     check: impl Fn(&dyn Fn(&mut Kernel)) -> Result<(), String>,
@@ -79,16 +79,40 @@ const OF_SORT: &[(&str, Mutation)] = &[
     }),
 ];
 
+/// Where each block counts all pairs.
+const OF_COUNTS: &[(&str, Mutation)] = &[
+    ("pairs of chunks before that are not counted", |place, op| {
+        if matches!(op, Op::Atomic { at, .. } if place.is(at.space, "earlier")) {
+            gone(op);
+        }
+    }),
+    ("the block's chunk counted as one before", |_, op| {
+        if let Op::Compare { op: of @ Compare::Less, a, b: Operand::Reg(_), .. } = op
+            && matches!(a, Operand::Reg(_))
+        {
+            *of = Compare::LessEqual;
+        }
+    }),
+    ("pairs that count twice", |_, op| {
+        if let Op::Atomic { value, .. } = op {
+            *value = 2u32.into();
+        }
+    }),
+];
+
 #[test]
 fn mistakes_in_the_order_of_pairs_are_found() {
     let pairs = Pairs::draw(24, 600, 8, 5).mapped();
     assert_eq!(pairs.local, 16);
     let expected = pairs.order();
-    for (what, mutation) in OF_ALL.iter().chain(OF_SORT) {
-        found(what, *mutation, |change| {
-            let order = pairs.sorted("sm_90a", true, 1, change)?;
-            if order == expected { Ok(()) } else { Err("another order".to_owned()) }
-        });
+    for counted in [true, false] {
+        let of_all = if counted { &[] } else { OF_COUNTS };
+        for (what, mutation) in OF_ALL.iter().chain(OF_SORT).chain(of_all) {
+            found(what, *mutation, |change| {
+                let order = pairs.sorted("sm_90a", counted, 1, change)?;
+                if order == expected { Ok(()) } else { Err("another order".to_owned()) }
+            });
+        }
     }
 }
 
@@ -172,7 +196,7 @@ const OF_COMBINE: &[(&str, Mutation)] = &[
 fn mistakes_in_sums_are_found() {
     for (what, mutation) in OF_ALL.iter().chain(OF_COMBINE) {
         found(what, *mutation, |change| {
-            check_combine("sm_90a", [F32; 2], (5, 4, 41), [true; 3], change)
+            check_combine("sm_90a", [F32; 3], (5, 4, 41), [true; 3], change)
         });
     }
 }

@@ -1,7 +1,7 @@
 //! The order of pairs: every pair in its slot, stable, in as few token blocks as the formula says.
 
 use quantloom_codegen::ir::Kernel;
-use quantloom_codegen::schedule::experts::{CHUNK, SortProblem, sort};
+use quantloom_codegen::schedule::experts::{SortProblem, sort};
 use quantloom_codegen::target::target;
 use quantloom_runtime::source::Count;
 
@@ -96,7 +96,7 @@ impl Pairs {
     pub(super) fn sorted(
         &self,
         name: &str,
-        chunked: bool,
+        counted: bool,
         seed: u64,
         change: impl Fn(&mut Kernel),
     ) -> Result<Vec<u32>, String> {
@@ -106,7 +106,7 @@ impl Pairs {
             local: self.local,
             mapped: !self.map.is_empty(),
             slots: self.slots,
-            chunked,
+            counted,
         };
         let words =
             |values: &[i32]| values.iter().map(|one| one.cast_unsigned()).collect::<Vec<_>>();
@@ -136,6 +136,7 @@ fn cases() -> Vec<Pairs> {
         (60, 300, 8),
         (128, 1000, 16),
         (384, 700, 8),
+        (24, 4500, 8),
         (1024, 600, 64),
     ] {
         let drawn = Pairs::draw(experts, pairs, slots, u64::from(experts) + pairs as u64);
@@ -156,14 +157,14 @@ fn pairs_are_sorted_by_expert() {
     for (number, pairs) in cases().iter().enumerate() {
         let expected = pairs.order();
         for (turn, name) in TARGETS.into_iter().enumerate() {
-            for chunked in [false, true] {
-                let case = (number * TARGETS.len() + turn) * 2 + usize::from(chunked);
-                if !chunked && pairs.ids.len() > CHUNK as usize || !share.takes(case) {
+            for counted in [false, true] {
+                let case = (number * TARGETS.len() + turn) * 2 + usize::from(counted);
+                if !share.takes(case) {
                     continue;
                 }
-                let found = pairs.sorted(name, chunked, (number + turn) as u64, |_| {});
+                let found = pairs.sorted(name, counted, (number + turn) as u64, |_| {});
                 let found = found.unwrap_or_else(|fault| panic!("{name}: {fault}: {pairs:?}"));
-                assert_eq!(found, expected, "{name}, chunked: {chunked}: {pairs:?}");
+                assert_eq!(found, expected, "{name}, counted: {counted}: {pairs:?}");
             }
         }
     }

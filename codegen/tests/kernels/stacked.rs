@@ -297,6 +297,23 @@ impl Layer {
         self.problem.clone().stacked(stack).unwrap()
     }
 
+    /// The same with rows in the 16-bit type of x.
+    pub fn rounded(&self, direct: bool) -> Problem {
+        self.weighted(direct).giving(Number::Float(self.own)).unwrap()
+    }
+
+    /// The bytes of rows in the 16-bit type of x, of words in f32; words that are not written stay so.
+    pub fn as_rounded(&self, words: &[u32]) -> Vec<u8> {
+        let round = |word: u32| match word {
+            UNWRITTEN => UNWRITTEN as u16,
+            word => {
+                let value = f64::from(f32::from_bits(word));
+                Number::Float(self.own).encode(value, Overflow::Special) as u16
+            }
+        };
+        words.iter().flat_map(|word| round(*word).to_le_bytes()).collect()
+    }
+
     /// The words of y without weights times the weights of a run.
     pub fn with_weights(&self, plain: &Run, run: &Run) -> Vec<u32> {
         let n = self.problem.n as usize;

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::ExpertLayer;
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{F32, FloatFormat};
 
 use super::error::ExpertError;
 use crate::accumulation::{Decoded, Sums};
@@ -76,6 +76,13 @@ pub trait ExpertOp: Any + Send + Sync {
     /// of it. See [`Accumulation::rounds_x`](crate::accumulation::Accumulation::rounds_x).
     fn rounds_x(&self, x: FloatFormat) -> [FloatFormat; 2] {
         [x; 2]
+    }
+
+    /// The type to which the parts of a token's experts are rounded before they are added to y of a type, for M
+    /// tokens of x of a type: f32, or that of y
+    /// ([`ExpertOptions::most_f32_parts`](super::ExpertOptions::most_f32_parts)).
+    fn rounds_parts(&self, _x: FloatFormat, _y: FloatFormat, _tokens: usize) -> FloatFormat {
+        F32
     }
 
     /// Bytes of workspace for M tokens: of M alone, whatever experts they meet.

@@ -14,16 +14,21 @@ pub struct ExpertOptions {
     pub input_scales: InputScales,
     /// The most bytes of workspace of a call; calls with more tokens are cut into pieces.
     pub most_workspace: u64,
+    /// The most bytes of the parts of all pairs in f32. Beyond, where y has 16 bits, parts are rounded to the type
+    /// of y: half the bytes are written and read. A launch has as many parts as tokens times experts of a token,
+    /// of H columns. [`u64::MAX`] keeps f32, 0 never has f32. Of GPUs; on CPUs parts are f32.
+    pub most_f32_parts: u64,
 }
 
 impl Default for ExpertOptions {
-    /// All experts, each with its own static scales, 1 GiB of workspace.
+    /// All experts, each with its own static scales, 1 GiB of workspace, 32 MiB of parts in f32.
     fn default() -> Self {
         Self {
             map: None,
             score_bias: None,
             input_scales: InputScales::Each,
             most_workspace: 1 << 30,
+            most_f32_parts: 32 << 20,
         }
     }
 }

@@ -47,11 +47,13 @@ pub struct ExpertRequest<'a> {
     pub top_k: u64,
     /// The type of x and h.
     pub input_dtype: FloatFormat,
+    /// The type of parts.
+    pub parts: FloatFormat,
     /// The type of y.
     pub output: FloatFormat,
     /// Where it runs: the target's name, as `sm_90a`.
     pub target: &'a str,
-    /// Whether the sum of a token's experts has router weights; else each is 1.
+    /// Whether the sum of a token's parts has router weights; else each is 1, or parts have theirs already.
     pub weighted: bool,
     /// The type of the result of shared experts, if one is added to the sum.
     pub shared: Option<FloatFormat>,
@@ -107,6 +109,8 @@ pub struct Stacked {
     pub slots: Option<u64>,
     /// The gate, if y is to be what it makes of the shards.
     pub gate: Option<Gate>,
+    /// The type of y: with a gate that of h, else f32; of the second product also 16 bits.
+    pub output: FloatFormat,
     /// Whether a pair is a token block of its own, whose expert is its id: B is 1.
     pub direct: bool,
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight: that of the order, or of
@@ -203,9 +207,9 @@ pub trait Products: KernelSource {
     /// `[expert][shard]`. The kernel reads [`BufferRole::Order`], or [`BufferRole::Ids`] if it is direct,
     /// which are then numbers of experts that are here, others for none. x has a row per token in the
     /// first product and a row per slot in the second; a row per slot, or per shard and slot, if experts
-    /// or matrices read x in different ways. y is f32 and has a row per shard and slot, or per
-    /// pair; rows without a pair are not written. With a gate y is of the request's own type and has a
-    /// row per slot, 0 without a pair.
+    /// or matrices read x in different ways. y is of the type that is asked for and has a row per shard and
+    /// slot, or per pair; rows without a pair are not written. With a gate y has a row per slot, 0 without a
+    /// pair.
     ///
     /// # Errors
     /// Why none of the source takes them.
@@ -234,12 +238,13 @@ pub trait Products: KernelSource {
         product: Option<&KernelKey>,
     ) -> Result<Vec<KernelKey>, Refusal>;
 
-    /// The kernels that make what a product of an expert layer reads of x, where its experts or its matrices
-    /// read x in different ways ([`Stacked::operand`]), for token blocks of `slots` slots: as
-    /// [`Products::operand`], with a row of the operand per slot, or per shard and slot. Static scales, zero
-    /// points, prescales and orders of columns are those of all experts or matrices, one after another. The
-    /// kernels read [`BufferRole::Order`], or [`BufferRole::Ids`] if the product is direct; rows of slots
-    /// without a pair are not written.
+    /// The kernels that make what a product of an expert layer reads of x, where its rows are those of slots: in the
+    /// second product, and where experts or matrices read x in different ways ([`Stacked::operand`]). As
+    /// [`Products::operand`], for token blocks of `slots` slots, with a row of the operand per slot, or per shard
+    /// and slot. Static scales, zero points, prescales and orders of columns are those of all experts or
+    /// matrices, one after another, if these read in different ways. The kernels read [`BufferRole::Order`], or
+    /// [`BufferRole::Ids`] if the product is direct. Rows of slots without a pair are not read, and written only
+    /// where the kernel of the product reads them.
     ///
     /// # Errors
     /// Why no kernel of the source makes it.
@@ -247,6 +252,7 @@ pub trait Products: KernelSource {
         &self,
         _request: &Request<'_>,
         _stacked: &Stacked,
+        _product: Option<&KernelKey>,
         _slots: u64,
     ) -> Result<Vec<KernelKey>, Refusal> {
         Err(Refusal::Reason(Arc::new(NoExperts)))

@@ -102,7 +102,7 @@ impl<D: Fake> Products for Layer<D> {
             order: vec![kernel(Work::Order)],
             weigh: kernel(Work::WeighRows { own }),
             gate: kernel(Work::Gate { gate: request.layer.gate, own }),
-            combine: kernel(Work::Combine { own, output: own }),
+            combine: kernel(Work::Combine { parts: own, own, output: own }),
             most_rows: 1 << 20,
         })
     }

@@ -70,7 +70,10 @@ pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -
         };
         match device {
             Device::Cpu(device) => on_cpu(*device, layer, &weights, tokens, &mut done),
-            Device::Cuda(device) => on_cuda(device, layer, &weights, tokens, &mut done),
+            Device::Cuda(device) => {
+                let of = (&tokens[..], arguments.most_f32_parts);
+                on_cuda(device, layer, &weights, of, &mut done)
+            }
             other => bail!("there are no measurements of expert layers on {}", other.name()),
         }
         .with_context(context)?;
@@ -183,7 +186,7 @@ fn on_cuda(
     device: &GpuDevice<Cuda>,
     layer: &ExpertLayer,
     weights: &RandomExperts,
-    tokens: &[usize],
+    (tokens, most_f32_parts): (&[usize], Option<u64>),
     done: &mut dyn FnMut(Cell),
 ) -> Result<()> {
     let mut bytes = [0; 2];
@@ -191,7 +194,11 @@ fn on_cuda(
         *bytes = device.prepare(&weights.scheme, matrix)?.bytes(weights.own);
     }
     let bytes = weights.expert_bytes(layer, bytes) as f64;
-    let op: Box<dyn Any> = device.prepare_experts(layer, weights, &options(layer))?;
+    let mut options = options(layer);
+    if let Some(most) = most_f32_parts {
+        options.most_f32_parts = most;
+    }
+    let op: Box<dyn Any> = device.prepare_experts(layer, weights, &options)?;
     let prepared = op
         .downcast::<GpuExpertLayer<Cuda>>()
         .map_err(|_| anyhow!("the device's expert layers are none of a GPU"))?;

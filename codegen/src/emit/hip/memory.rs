@@ -1,7 +1,7 @@
 //! Loads, stores, atomics.
 
 use super::Writer;
-use crate::ir::{Address, AtomicOp, Cache, Mask, MemoryOrder, Operand, Reg, Scope, Width};
+use crate::ir::{Address, AtomicOp, Cache, Mask, MemoryOrder, Operand, Reg, Scope, Space, Width};
 
 impl Writer<'_> {
     pub(super) fn store(
@@ -32,17 +32,32 @@ impl Writer<'_> {
         value: Operand,
         (order, scope): (MemoryOrder, Scope),
     ) {
-        let (at, value) = (self.address(at), self.value(value));
+        let value = self.value(value);
         let change = match op {
             AtomicOp::Add => "fetch_add",
             AtomicOp::Exchange => "exchange",
             AtomicOp::Max => "fetch_max",
         };
         let (order, scope) = (order_text(order), atomic_scope(scope));
-        let call = format!("__hip_atomic_{change}((word *)({at}), {value}, {order}, {scope})");
-        match dst {
-            Some(dst) => self.set(dst, &call),
-            None => self.line(&format!("(void){call};")),
+        self.at_word(at, |this, at| {
+            let call = format!("__hip_atomic_{change}({at}, {value}, {order}, {scope})");
+            match dst {
+                Some(dst) => this.set(dst, &call),
+                None => this.line(&format!("(void){call};")),
+            }
+        });
+    }
+
+    /// An atomic operation with the pointer to its word. Of shared memory, an array of bytes, the compiler
+    /// would take the pointer for one to a byte, but not a variable of its type.
+    fn at_word(&mut self, at: Address, operation: impl FnOnce(&mut Self, &str)) {
+        let pointer = format!("(word *)({})", self.address(at));
+        match at.space {
+            Space::Global(_) => operation(self, &pointer),
+            Space::Shared(_) => self.braced("", |this| {
+                this.line(&format!("word *at = {pointer};"));
+                operation(this, "at");
+            }),
         }
     }
 
@@ -52,9 +67,10 @@ impl Writer<'_> {
         from: Address,
         (order, scope): (MemoryOrder, Scope),
     ) {
-        let at = self.address(from);
         let (order, scope) = (order_text(order), atomic_scope(scope));
-        self.set(dst, &format!("__hip_atomic_load((word *)({at}), {order}, {scope})"));
+        self.at_word(from, |this, at| {
+            this.set(dst, &format!("__hip_atomic_load({at}, {order}, {scope})"));
+        });
     }
 
     /// `if (p) `, or nothing; `None` if the guard is the constant false.

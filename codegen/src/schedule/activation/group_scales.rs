@@ -90,8 +90,8 @@ fn choose(
         b.push(Op::GridLaunch);
         b.push(Op::GridWait);
     }
-    let Some(row) = rows.of_slot(b, number) else { return };
-    let SlotRow { number, there, of_x, matrix } = row;
+    let Some(row) = rows.of_pair(b, number) else { return };
+    let SlotRow { number, there, of_x, matrix, .. } = row;
     b.when(there, |b| {
         this.number = number;
         this.source = this.source.of_matrix(b, problem, matrix);
@@ -335,6 +335,32 @@ impl<'p> GroupScales<'p> {
         Some(Self { problem, codes, given, scale, rounding })
     }
 
+    /// Stores scales of 0 of the segments that start in a vector of a row of zeros.
+    pub(super) fn store_zeros(
+        &self,
+        b: &mut Builder,
+        (row, column, inside): (Operand, Operand, Operand),
+    ) {
+        let segment = self.problem.columns_of_scale().unwrap_or(self.problem.padded);
+        for at in (0..VECTOR).step_by(segment.min(VECTOR) as usize) {
+            let column = b.add(column, at);
+            self.store_scale(b, (row, column, inside), (segment, 0.0f32.into()));
+        }
+    }
+
+    /// Stores the scale of the segment that starts at a column.
+    fn store_scale(
+        &self,
+        b: &mut Builder,
+        (row, column, inside): (Operand, Operand, Operand),
+        (segment, value): (u32, Operand),
+    ) {
+        let (number, within) = (b.div(column, segment), b.rem(column, segment));
+        let begins = b.equal(within, 0u32);
+        let begins = b.both(begins, inside);
+        self.scale.store(b, (row, Some(number)), value, begins);
+    }
+
     /// The operand's words of a vector with columns from `places`; also stores the scales of segments
     /// that start there.
     pub(super) fn quantise(
@@ -375,10 +401,7 @@ impl<'p> GroupScales<'p> {
             zeros.extend(std::iter::repeat_n(zero, rounded.len()).flatten());
             scaled.extend(rounded);
             let column = b.add(column, at);
-            let (number, within) = (b.div(column, segment), b.rem(column, segment));
-            let begins = b.equal(within, 0u32);
-            let begins = b.both(begins, inside);
-            self.scale.store(b, (row, Some(number)), value, begins);
+            self.store_scale(b, (row, column, inside), (segment, value));
         }
         let there: Vec<Operand> = places.iter().map(|place| place.there).collect();
         let zeros = self.given.zero.map(|_| &zeros[..]);

@@ -214,18 +214,19 @@ impl<'p> Levels<'p> {
             let moved = scaled.iter().map(|x| b.add_f32(*x, zero)).collect();
             scaled = factor.rounding.round(b, moved);
         }
-        self.store_scale(b, (row, column, inside), factor);
+        self.store_scale(b, (row, column, inside), factor.value);
         // A pad is 0, whatever the code of 0 in x is.
         let there = there(b);
         let zeros = zero.map(|zero| vec![zero; scaled.len()]);
         self.codes.words(b, &scaled, zeros.as_deref(), there.as_deref())
     }
 
-    fn store_scale(
+    /// Stores the scale of the group that starts at the first column of a vector, if one does.
+    pub(super) fn store_scale(
         &self,
         b: &mut Builder,
         (row, column, inside): (Operand, Operand, Operand),
-        factor: Factor,
+        value: Operand,
     ) {
         let Some(scale) = &self.scale else { return };
         let (group, begins) = match self.problem.group() {
@@ -237,6 +238,6 @@ impl<'p> Levels<'p> {
             }
         };
         let begins = b.both(begins, inside);
-        scale.store(b, (row, group), factor.value, begins);
+        scale.store(b, (row, group), value, begins);
     }
 }

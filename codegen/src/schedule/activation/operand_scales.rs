@@ -32,7 +32,9 @@ impl OperandScales {
         let layout = format!("{number} {}", order.layout());
         let (shape, access) = (order.shape(rows, groups), problem.rows_access());
         let buffer = b.buffer_of(BufferRole::OperandScale, word, access, &shape, &layout);
-        let end = (order == ScaleOrder::TokenTiles).then(|| {
+        // Token blocks have whole tiles.
+        let own = order == ScaleOrder::TokenTiles && problem.routed.is_none();
+        let end = own.then(|| {
             let (row, m) = (b.special(Special::Block(0)), b.argument(m));
             ScaleOrder::end_of_tile(b, row, m)
         });

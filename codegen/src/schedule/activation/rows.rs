@@ -1,28 +1,36 @@
 //! Rows of the operand: the row of x that each is made of, and the matrix whose static scales, zero points,
 //! prescale and order of columns it has.
 //!
-//! A row of the operand is a row of x, with one set of static parameters for all. Where the experts of a
-//! layer, or all their matrices, read x in different ways ([`Routed`]), a row of the operand belongs to a
-//! slot: row `copy T B + slot` is the slot's input as matrix `expert copies + copy` reads it, with one copy if
-//! an expert's matrices read alike, else one a shard. The row of x is that of the pair's token in the first
-//! product, the slot in the second. Rows of slots without a pair are not written, and no product reads them.
+//! A row of the operand is a row of x, with one set of static parameters for all. In the second product of an expert
+//! layer, and where the experts of a layer, or all their matrices, read x in different ways ([`Routed`]), a row of the
+//! operand belongs to a slot: row `copy T B + slot` is the slot's input as matrix `expert copies + copy` reads it, with
+//! one copy if an expert's matrices read alike, else one a shard. The row of x is that of the pair's token in the first
+//! product, the slot in the second.
+//!
+//! Blocks are those of pairs, each with the row of its slot. So rows of slots without a pair are neither read
+//! nor written: products read the row of another slot instead. A product that copies whole token blocks reads
+//! those of token blocks in use: they are zeros with scales of 0, which the blocks of the last pair of an
+//! expert write. Pairs of a token block are before its slots without one, so that the next slot tells which
+//! pair that is.
 
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 
 use super::problem::ActivationProblem;
 use crate::ir::{
-    Access, Builder, Cache, Extent as Count, Operand, ParameterId, Special, Type, Width,
+    Access, Builder, Cache, Extent as Count, Mask, Operand, ParameterId, Special, Type, Width,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::schedule::stack::Stack;
 
-/// The product of an expert layer whose experts read x in different ways.
+/// The product of an expert layer whose rows of x are those of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routed {
     /// The product and its experts; [`Stack::operand`] says which of them read alike.
     pub stack: Stack,
     /// B: slots of a token block; of no meaning where nothing is sorted.
     pub slots: u32,
+    /// Whether the product copies the rows of whole token blocks.
+    pub whole_blocks: bool,
 }
 
 impl Routed {
@@ -33,13 +41,17 @@ impl Routed {
 
     /// Sets of static parameters.
     pub(super) fn matrices(self) -> u32 {
-        self.stack.experts * self.copies()
+        match self.stack.operand {
+            OperandOf::Row => 1,
+            OperandOf::Expert | OperandOf::Matrix => self.stack.experts * self.copies(),
+        }
     }
 
     /// The part of a kernel's name.
     pub(super) fn label(self) -> String {
         let slots = if self.stack.direct { 1 } else { self.slots };
-        format!("{}b{slots}", self.stack.label())
+        let whole = if self.whole_blocks { "z" } else { "" };
+        format!("{}b{slots}{whole}", self.stack.label())
     }
 }
 
@@ -60,6 +72,8 @@ pub(super) struct SlotRow {
     pub(super) of_x: Operand,
     /// The matrix whose static parameters it has.
     pub(super) matrix: Operand,
+    /// The slots without a pair that the block of this one writes, from one to before another.
+    pub(super) empty: Option<(Operand, Operand)>,
 }
 
 impl OperandRows {
@@ -84,41 +98,57 @@ impl OperandRows {
         }
     }
 
-    /// The grid of a kernel with so many blocks a row: rows of x, or slots and their copies.
+    /// The grid of a kernel with so many blocks a row: rows of x, or pairs and their copies.
     pub(super) fn grid(&self, blocks: u32) -> [Count; 3] {
         let (rows, copies) = match self.routed {
             None => (Count::Parameter(self.m), 1),
-            Some((routed, order)) => (order.all_slots(), routed.copies()),
+            Some((routed, order)) => (Count::Parameter(order.pairs), routed.copies()),
         };
         [rows, Count::Constant(blocks), Count::Constant(copies)]
     }
 
-    /// The row of a block, whose first number is `slot`; `None` if rows are those of x. The kernel that made
+    /// The row of a block, whose first number is `pair`; `None` if rows are those of x. The kernel that made
     /// the order has ended.
-    pub(super) fn of_slot(&self, b: &mut Builder, slot: Operand) -> Option<SlotRow> {
+    pub(super) fn of_pair(&self, b: &mut Builder, pair: Operand) -> Option<SlotRow> {
         let (routed, order) = self.routed?;
         let words = order.words(b);
-        let load = |b: &mut Builder, from| -> Operand {
-            b.load_as(Type::U32, from, Width::B32, None, Cache::Default)[0].into()
+        let load = |b: &mut Builder, from, condition: Option<Operand>| -> Operand {
+            let mask = condition.map(Mask::or_zero);
+            b.load_as(Type::U32, from, Width::B32, mask, Cache::Default)[0].into()
         };
-        let (pair, expert, there) = if routed.stack.direct {
-            let expert = load(b, words.expert_of(slot));
+        let mut empty = None;
+        let (slot, expert, there) = if routed.stack.direct {
+            let expert = load(b, words.expert_of(pair), None);
             let there = b.less(expert, routed.stack.experts);
-            (slot, expert, there)
+            (pair, expert, there)
         } else {
+            let from = words.slot(b, pair);
+            let slot = load(b, from, None);
+            let there = b.less(slot, NONE);
             let block = b.div(slot, order.slots);
-            let count = load(b, words.count());
-            let expert = load(b, words.expert(block));
-            let from = words.pair(b, slot);
-            let pair = load(b, from);
-            let (in_use, held) = (b.less(block, count), b.less(pair, NONE));
-            (pair, expert, b.both(in_use, held))
+            let expert = match routed.matrices() {
+                1 => 0u32.into(),
+                _ => load(b, words.expert(block), Some(there)),
+            };
+            if routed.whole_blocks {
+                let next = b.add(slot, 1u32);
+                let (after, first) = (b.add(block, 1u32), b.mul(block, order.slots));
+                let (end, last) = (b.mul(after, order.slots), b.add(first, order.slots - 1));
+                let before = b.less(slot, last);
+                let follows = b.both(there, before);
+                let from = words.pair(b, next);
+                let follower = load(b, from, Some(follows));
+                let none = b.equal(follower, NONE);
+                empty = Some((b.select(none, next, end), end));
+            }
+            (slot, expert, there)
         };
         let of_x = match routed.stack.product {
             ExpertProduct::GateUp => b.div(pair, routed.stack.top_k),
             ExpertProduct::Down => slot,
         };
         let (number, matrix) = match routed.copies() {
+            1 if routed.matrices() == 1 => (slot, 0u32.into()),
             1 => (slot, expert),
             copies => {
                 let copy = b.special(Special::Block(2));
@@ -126,6 +156,6 @@ impl OperandRows {
                 (b.mad(copy, slots, slot), b.mad(expert, copies, copy))
             }
         };
-        Some(SlotRow { number, there, of_x, matrix })
+        Some(SlotRow { number, there, of_x, matrix, empty })
     }
 }

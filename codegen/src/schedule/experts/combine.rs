@@ -16,6 +16,8 @@ use crate::target::{Feature, Target};
 pub struct CombineProblem {
     /// The target, a GPU.
     pub target: &'static Target,
+    /// The type of parts.
+    pub parts: FloatFormat,
     /// The type of the result of shared experts.
     pub own: FloatFormat,
     /// The type of y.
@@ -44,7 +46,7 @@ const AHEAD: u32 = 8;
 /// |---|---|---|
 /// | `slots` | u32, see `schedule::order` | pairs are sorted |
 /// | `ids` | u32 `[R]`: an expert that is here below L | pairs are not sorted |
-/// | `parts` | f32 [R, H], rows of pairs without an expert here unwritten | |
+/// | `parts` | f32 or 16 bits [R, H], rows of pairs without an expert here unwritten | |
 /// | `router_weights` | f32 [M, k] | parts are weighted |
 /// | `shared` | own [M, H] | there are shared experts |
 /// | `y` | output [M, H] | written |
@@ -52,9 +54,10 @@ const AHEAD: u32 = 8;
 /// The sum is in f32, in the order of choice: each part by one fused multiply-add, then `shared`, then one
 /// rounding to the type of y. Pairs without an expert here are left out, whatever their weights are.
 pub fn combine(problem: &CombineProblem) -> Kernel {
-    let &CombineProblem { target, own, output, hidden, top_k, local, slots, weighted, shared } =
-        problem;
-    let [of_parts, of_shared, of_y] = [F32, own, output].map(|of| Elements::of(of, hidden));
+    let &CombineProblem { target, parts, own, output, hidden, top_k, .. } = problem;
+    let &CombineProblem { local, slots, weighted, shared, .. } = problem;
+    let [of_parts, of_shared, of_y] = Elements::alike([parts, own, output], hidden);
+    let of = if parts == F32 { String::new() } else { format!("{parts}_") };
     let unit = of_parts.unit;
     let warp = target.gpu.map_or(1, |gpu| gpu.warp);
     let (threads, blocks) = partition(warp, hidden / unit);
@@ -63,7 +66,7 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let blocks_of = slots.map_or("ids".to_owned(), |slots| format!("b{slots}"));
     let name = format!(
-        "combine_{own}_{output}_h{hidden}k{top_k}e{local}{blocks_of}__{}",
+        "combine_{of}{own}_{output}_h{hidden}k{top_k}e{local}{blocks_of}__{}",
         target.name.replace('_', "")
     );
     let summary = format!("y[m, {hidden}]: the sum of {top_k} parts a token.");

@@ -16,12 +16,20 @@ pub(super) const THREADS: u32 = 256;
 pub(super) struct Elements {
     /// f32 if `None`.
     half: Option<Half>,
-    /// 1, 2 or 4.
+    /// 1, 2, 4 or 8: 16 bytes at most.
     pub(super) unit: u32,
 }
 
 impl Elements {
-    /// Elements of rows of so many columns: as many neighbours as every row has whole groups of.
+    /// Elements of several types in rows of so many columns, with as many neighbours of each: 16 bytes of the widest.
+    pub(super) fn alike<const N: usize>(formats: [FloatFormat; N], columns: u32) -> [Self; N] {
+        let widest = formats.iter().map(|format| format.bits()).max().unwrap_or(32);
+        let most = (128 / widest).trailing_zeros();
+        let unit = 1 << columns.trailing_zeros().min(most);
+        formats.map(|format| Self { unit, ..Self::of(format, columns) })
+    }
+
+    /// Elements of rows of so many columns: as many neighbours as every row has whole groups of, up to four.
     pub(super) fn of(format: FloatFormat, columns: u32) -> Self {
         let half = match format {
             F16 => Some(Half::F16),
@@ -53,8 +61,8 @@ impl Elements {
         match (self.half.is_some(), self.unit) {
             (true, 1) => Width::B16,
             (true, 2) | (false, 1) => Width::B32,
-            (true, _) | (false, 2) => Width::B64,
-            (false, _) => Width::B128,
+            (true, 4) | (false, 2) => Width::B64,
+            (true | false, _) => Width::B128,
         }
     }
 

@@ -27,5 +27,5 @@ mod weigh;
 pub use activate::{GateProblem, activate};
 pub use combine::{CombineProblem, combine};
 pub use route::{RouteProblem, route};
-pub use sort::{CHUNK, SortProblem, sort};
+pub use sort::{COUNTED_BY_ALL, SortProblem, sort};
 pub use weigh::{WeighProblem, weigh};

@@ -1,23 +1,26 @@
 //! The kernels that make the array `order`: pairs sorted by expert, in token blocks of one expert each.
 //!
 //! The sort counts: pairs of an expert keep their order, and a slot depends on the ids alone. Nothing is
-//! reset before, and no atomic operation decides a place: a pair's number among those of its expert is
-//! found by reading the pairs of its chunk before it. Of several chunks, a kernel before counts each
-//! chunk's pairs by expert.
+//! reset before, and no atomic operation decides a place: these add up counts in shared memory, and a pair's
+//! number among those of its expert is found by reading the pairs of its chunk before it. Each block, which
+//! has a chunk of pairs, counts the pairs of all chunks; where there are many chunks, a kernel before counts
+//! each one's pairs by expert.
 
 use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::THREADS;
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, Op, Operand,
-    ParameterId, SharedId, Special, Type, Unary, Uniformity, Width, Word,
+    Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, MemoryOrder,
+    Op, Operand, ParameterId, Scope, SharedId, Special, Type, Unary, Uniformity, Width, Word,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
 
 /// Pairs of a chunk, which a block sorts; as many threads.
-pub const CHUNK: u32 = THREADS;
-/// Chunks whose counts are loaded before the first of them is added: a load takes as long as adding hundreds.
+const CHUNK: u32 = THREADS;
+/// The most pairs that each block counts by itself: more take longer than a launch of another kernel.
+pub const COUNTED_BY_ALL: u32 = 64 * CHUNK;
+/// Chunks whose pairs or counts are loaded before the first of them is added: a load takes as long as adding hundreds.
 const CHUNKS_AT_ONCE: u32 = 16;
 /// Pairs of shared memory that are loaded at once.
 const AT_ONCE: u32 = 4;
@@ -35,18 +38,19 @@ pub struct SortProblem {
     pub mapped: bool,
     /// B: the slots of a token block.
     pub slots: u32,
-    /// Whether there may be more than [`CHUNK`] pairs.
-    pub chunked: bool,
+    /// Whether there may be so many pairs, as a rule more than [`COUNTED_BY_ALL`], that a kernel of its own counts
+    /// those of each chunk.
+    pub counted: bool,
 }
 
 impl SortProblem {
     /// The number of kernels.
     pub const fn launches(&self) -> u32 {
-        1 + self.chunked as u32
+        1 + self.counted as u32
     }
 }
 
-/// Writes the kernels in launch order: one that counts the pairs of each chunk if there may be several,
+/// Writes the kernels in launch order: one that counts the pairs of each chunk if there may be many,
 /// and the one that writes `order`. Their parameters are the numbers of pairs, at least 1, and of token
 /// blocks.
 ///
@@ -54,11 +58,11 @@ impl SortProblem {
 /// |---|---|---|
 /// | `ids` | i32 `[R]`: the expert of each pair; no expert if below 0 or E or more | |
 /// | `expert_map` | i32 `[E]`: the place of each expert here, or below 0 | there is an expert map |
-/// | `pair_counts` | u32 [chunks, L], between the kernels | there may be several chunks |
+/// | `pair_counts` | u32 [chunks, L], between the kernels | there may be many pairs |
 /// | `router_weights` | f32 `[R]` | |
 /// | `slots` | u32, see `schedule::order` | written |
 pub fn sort(problem: &SortProblem) -> Vec<Kernel> {
-    let count = problem.chunked.then(|| counts(problem));
+    let count = problem.counted.then(|| counts(problem));
     count.into_iter().chain([places(problem)]).collect()
 }
 
@@ -68,17 +72,14 @@ fn start(problem: &SortProblem, what: &str, summary: &str) -> Builder {
     let grid = [Extent::Constant(1); 3];
     let launch = Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
     let map = if mapped { format!("of{experts}") } else { String::new() };
-    let name = format!("{what}_e{local}{map}b{slots}__{}", target.name.replace('_', ""));
+    let counted = if problem.counted { "c" } else { "" };
+    let name = format!("{what}_e{local}{map}b{slots}{counted}__{}", target.name.replace('_', ""));
     Builder::new(&name, summary, target, launch)
 }
 
 /// A block a chunk.
-fn set_grid(b: &mut Builder, problem: &SortProblem, pairs: ParameterId) {
-    let chunks = match problem.chunked {
-        true => Extent::CeilDiv(pairs, CHUNK),
-        false => Extent::Constant(1),
-    };
-    b.grid([chunks, Extent::Constant(1), Extent::Constant(1)]);
+fn set_grid(b: &mut Builder, pairs: ParameterId) {
+    b.grid([Extent::CeilDiv(pairs, CHUNK), Extent::Constant(1), Extent::Constant(1)]);
 }
 
 /// `pair_counts` [chunks, L].
@@ -98,18 +99,60 @@ fn counts(problem: &SortProblem) -> Kernel {
         format!("Pairs of each of {} experts, by chunks of {CHUNK} pairs.", problem.local);
     let mut b = start(problem, "pair_counts", &summary);
     let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
-    set_grid(&mut b, problem, pairs);
+    set_grid(&mut b, pairs);
     let source = Source::declare(&mut b, problem, pairs);
     let found = counts_buffer(&mut b, problem, pairs, Access::WriteOnce);
-    let chunk = source.chunk(&mut b, problem);
+    let Chunk { thread, expert, .. } = source.chunk(&mut b, problem);
+    let counts = Counts::empty(&mut b, problem.local, thread);
+    b.barrier();
+    counts.add(&mut b, expert, false.into());
+    b.barrier();
     let block = b.special(Special::Block(0));
     let first = b.mul(block, problem.local);
-    b.for_each(chunk.thread, problem.local, THREADS, "expert", |b, expert| {
-        let count = b.load(Address::new(chunk.counts, expert), Width::B32)[0];
+    b.for_each(thread, problem.local, THREADS, "expert", |b, expert| {
+        let count = b.load(Address::new(counts.words, expert), Width::B32)[0];
         let to = b.add(first, expert);
         b.store(Address::new(found, to), &[count.into()], Width::B32, None);
     });
     b.finish()
+}
+
+/// Counts by expert in shared memory, which threads of a block add up.
+#[derive(Clone, Copy)]
+struct Counts {
+    /// Pairs of each expert: of the block's chunk and of those after it, or of the one chunk that is counted.
+    words: SharedId,
+    /// Pairs of each expert in chunks before the block's.
+    earlier: SharedId,
+    local: u32,
+}
+
+impl Counts {
+    /// Counts of 0, once all threads are here.
+    fn empty(b: &mut Builder, local: u32, thread: Operand) -> Self {
+        let words = b.shared("counts", Word::U32, local, "pairs of each expert");
+        let layout = "pairs of each expert in chunks before, then token blocks of each expert and those before";
+        let earlier = b.shared("earlier", Word::U32, local, layout);
+        b.for_each(thread, local, THREADS, "empty", |b, expert| {
+            for counts in [words, earlier] {
+                b.store(Address::new(counts, expert), &[0u32.into()], Width::B32, None);
+            }
+        });
+        Self { words, earlier, local }
+    }
+
+    /// Adds a pair of an expert, if it is one; `earlier` says whether its chunk is before the block's.
+    fn add(self, b: &mut Builder, expert: Operand, earlier: Operand) {
+        let one = |b: &mut Builder, counts: SharedId| {
+            let at = Address::new(counts, expert);
+            b.atomic(AtomicOp::Add, at, 1u32, MemoryOrder::Relaxed, Scope::Block);
+        };
+        let there = b.less(expert, self.local);
+        b.when(there, |b| match earlier {
+            Operand::Pred(false) => one(b, self.words),
+            _ => b.if_else(earlier, |b| one(b, self.earlier), |b| one(b, self.words)),
+        });
+    }
 }
 
 /// Where pairs come from.
@@ -128,10 +171,6 @@ struct Chunk {
     pair: Operand,
     /// The place of its expert here, or [`NONE`].
     expert: Operand,
-    /// Pairs of that expert before it in the chunk.
-    before: Operand,
-    /// In shared memory: the chunk's pairs of each expert.
-    counts: SharedId,
 }
 
 impl Source {
@@ -145,7 +184,7 @@ impl Source {
         Self { ids, map, pairs }
     }
 
-    /// Waits for the ids, then finds the chunk's pairs and counts them by expert.
+    /// Waits for the ids, then finds the chunk's pairs.
     fn chunk(&self, b: &mut Builder, problem: &SortProblem) -> Chunk {
         let (thread, block) = (b.special(Special::Thread), b.special(Special::Block(0)));
         let total = b.argument(self.pairs);
@@ -153,41 +192,29 @@ impl Source {
             b.push(Op::GridLaunch);
             b.push(Op::GridWait);
         }
-        let counts = b.shared("counts", Word::U32, problem.local, "pairs of each expert");
-        let shared = b.shared("pair_experts", Word::U32, CHUNK, "the expert of each pair");
-        b.for_each(thread, problem.local, THREADS, "empty", |b, expert| {
-            b.store(Address::new(counts, expert), &[0u32.into()], Width::B32, None);
-        });
         let pair = b.mad(block, CHUNK, thread);
         let expert = self.expert(b, problem, (pair, total));
-        b.store(Address::new(shared, thread), &[expert], Width::B32, None);
-        b.barrier();
-        let [before, alike] = ["before", "alike"].map(|name| {
-            let count = b.variable(name, Type::U32, Uniformity::Varying);
-            b.set(count, 0u32);
-            count
-        });
-        b.for_each(0u32, CHUNK, AT_ONCE, "other", |b, other| {
-            let four = b.load(Address::new(shared, other), Width::B128);
-            for (at, value) in (0..).zip(four) {
-                let other = b.add(other, at);
-                let same = b.equal(value, expert);
-                let earlier = b.less(other, thread);
-                let first = b.both(same, earlier);
-                for (count, condition) in [(alike, same), (before, first)] {
-                    let more = b.add(count, 1u32);
-                    let more = b.select(condition, more, count);
-                    b.set(count, more);
-                }
+        Chunk { thread, total, pair, expert }
+    }
+
+    /// Counts the pairs of all chunks by expert, those of chunks before the block's apart. All threads have emptied the
+    /// counts.
+    fn count_all(&self, b: &mut Builder, problem: &SortProblem, chunk: &Chunk, counts: Counts) {
+        let own = b.special(Special::Block(0));
+        b.for_each(0u32, chunk.total, CHUNKS_AT_ONCE * CHUNK, "first", |b, first| {
+            let own_first = b.add(first, chunk.thread);
+            let number = b.div(first, CHUNK);
+            let loaded = (0..CHUNKS_AT_ONCE).map(|further| {
+                let pair = b.add(own_first, further * CHUNK);
+                let earlier = b.add(number, further);
+                let earlier = b.less(earlier, own);
+                (self.expert(b, problem, (pair, chunk.total)), earlier)
+            });
+            let loaded: Vec<_> = loaded.collect();
+            for (expert, earlier) in loaded {
+                counts.add(b, expert, earlier);
             }
         });
-        // The last one of an expert knows how many there are.
-        let next = b.add(before, 1u32);
-        let (last, there) = (b.equal(next, alike), b.less(expert, problem.local));
-        let says = b.both(last, there);
-        b.store(Address::new(counts, expert), &[alike.into()], Width::B32, Some(says));
-        b.barrier();
-        Chunk { thread, total, pair, expert, before: before.into(), counts }
     }
 
     /// The place of a pair's expert here, or [`NONE`].
@@ -212,24 +239,32 @@ impl Source {
 
 /// The kernel that writes `order`.
 fn places(problem: &SortProblem) -> Kernel {
-    let &SortProblem { local, slots, chunked, .. } = problem;
+    let &SortProblem { local, slots, counted, .. } = problem;
     let summary = format!("Pairs sorted by {local} experts, in token blocks of {slots} slots.");
     let mut b = start(problem, "order", &summary);
     let order = OrderArray::declare(&mut b, (local, slots), Access::WriteOnce);
     let pairs = order.pairs;
-    set_grid(&mut b, problem, pairs);
+    set_grid(&mut b, pairs);
     let source = Source::declare(&mut b, problem, pairs);
-    let counted = chunked.then(|| counts_buffer(&mut b, problem, pairs, Access::ReadOnly));
+    let counted = counted.then(|| counts_buffer(&mut b, problem, pairs, Access::ReadOnly));
     let (weights, shape) = (BufferRole::RouterWeights, [Extent::Parameter(pairs)]);
     let weights = b.buffer_of(weights, Word::U32, Access::ReadOnly, &shape, "f32 [pair]");
     let chunk = source.chunk(&mut b, problem);
     let order = order.words(&mut b);
-    let block = b.special(Special::Block(0));
-    let experts = Experts::of(&mut b, problem, &chunk, counted, block);
+    let counts = Counts::empty(&mut b, local, chunk.thread);
+    let shared = b.shared("pair_experts", Word::U32, CHUNK, "the expert of each pair");
+    b.store(Address::new(shared, chunk.thread), &[chunk.expert], Width::B32, None);
+    b.barrier();
+    if counted.is_none() {
+        source.count_all(&mut b, problem, &chunk, counts);
+    }
+    let before = before(&mut b, &chunk, shared);
+    b.barrier();
+    let experts = Experts::of(&mut b, problem, (&chunk, counts), counted);
     // The thread's pair.
     let there = b.less(chunk.expert, local);
     let base = experts.load(&mut b, experts.bases, chunk.expert, there);
-    let slot = b.add(base, chunk.before);
+    let slot = b.add(base, before);
     let weight = Address::new(weights, chunk.pair);
     let weight =
         b.load_as(Type::U32, weight, Width::B32, Some(Mask::or_zero(there)), Cache::Default)[0];
@@ -273,6 +308,25 @@ fn places(problem: &SortProblem) -> Kernel {
     b.finish()
 }
 
+/// Pairs of the chunk that are before the thread's and of the same expert; all of the chunk's are in shared memory.
+fn before(b: &mut Builder, chunk: &Chunk, pairs: SharedId) -> Operand {
+    let before = b.variable("before", Type::U32, Uniformity::Varying);
+    b.set(before, 0u32);
+    b.for_each(0u32, CHUNK, AT_ONCE, "other", |b, other| {
+        let four = b.load(Address::new(pairs, other), Width::B128);
+        for (at, value) in (0..).zip(four) {
+            let other = b.add(other, at);
+            let same = b.equal(value, chunk.expert);
+            let earlier = b.less(other, chunk.thread);
+            let counts = b.both(same, earlier);
+            let more = b.add(before, 1u32);
+            let more = b.select(counts, more, before);
+            b.set(before, more);
+        }
+    });
+    before.into()
+}
+
 /// The pairs of all chunks by expert, in shared memory.
 struct Experts {
     local: u32,
@@ -288,16 +342,15 @@ impl Experts {
     fn of(
         b: &mut Builder,
         problem: &SortProblem,
-        chunk: &Chunk,
+        (chunk, counts): (&Chunk, Counts),
         counted: Option<BufferId>,
-        block: Operand,
     ) -> Self {
         let &SortProblem { local, slots, .. } = problem;
-        // Totals take the place of the chunk's counts if those of all chunks are in a buffer.
-        let totals = chunk.counts;
-        let mut sums = ["ends", "ends_again"].map(|name| {
-            b.shared(name, Word::U32, local, "token blocks of each expert and those before")
-        });
+        let block = b.special(Special::Block(0));
+        // The thread of an expert alone reads its counts, whose place its total takes.
+        let totals = counts.words;
+        let layout = "token blocks of each expert and those before";
+        let mut sums = [b.shared("ends", Word::U32, local, layout), counts.earlier];
         let each = local.div_ceil(THREADS);
         let own: Vec<(Operand, Operand)> = (0..each)
             .map(|turn| {
@@ -309,7 +362,11 @@ impl Experts {
         let mut blocks_of = Vec::new();
         for &(expert, inside) in &own {
             let (total, before): (Operand, Operand) = match counted {
-                None => (Self::word(b, totals, expert, inside), 0u32.into()),
+                None => {
+                    let [others, before] = [counts.words, counts.earlier]
+                        .map(|counts| Self::word(b, counts, expert, inside));
+                    (b.add(others, before), before)
+                }
                 Some(counted) => {
                     let [total, before] = ["total", "earlier"].map(|name| {
                         let sum = b.variable(name, Type::U32, Uniformity::Varying);
@@ -337,15 +394,10 @@ impl Experts {
                             b.set(before, sum);
                         }
                     });
-                    b.store(
-                        Address::new(totals, expert),
-                        &[total.into()],
-                        Width::B32,
-                        Some(inside),
-                    );
                     (total.into(), before.into())
                 }
             };
+            b.store(Address::new(totals, expert), &[total], Width::B32, Some(inside));
             befores.push(before);
             let up = b.add(total, slots - 1);
             let blocks = b.div(up, slots);

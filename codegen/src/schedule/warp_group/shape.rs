@@ -193,6 +193,11 @@ impl Schedule for WarpGroupTile {
         self.tokens
     }
 
+    /// Tensor copies read neighbouring rows.
+    fn copies_token_blocks(&self, stack: Stack) -> bool {
+        !stack.gathers()
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         let none = || multiplies_otherwise::<Self>(main);
         write(main, self.product(main).ok_or_else(none)?, *self)
@@ -285,11 +290,12 @@ fn in_stacks(problem: &Problem, stack: Stack) -> bool {
     !stack.direct && (alike || !along_k && problem.input.fragments.is_none())
 }
 
-/// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none.
+/// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none. Sums of
+/// shards, which a kernel of its own makes h of, are f32.
 fn output(problem: &Problem) -> bool {
     let gated = problem.stack.is_some_and(|stack| stack.gate.is_some());
     match store::half_of(problem.output) {
-        Some(_) => problem.stack.is_none() || gated,
+        Some(_) => problem.stack.is_none_or(|stack| gated || stack.gives_pairs()),
         None => problem.output == NUMBER_F32 && !gated,
     }
 }
@@ -484,7 +490,7 @@ impl WarpGroupTile {
             _ => exchange::words(threads, sums * self.row_tiles),
         };
         let pairs = match main.problem.stack {
-            Some(_) => pairs::words(self.groups, self.tokens),
+            Some(stack) => pairs::words(stack, (self.groups, self.tokens)),
             None => 0,
         };
         let ring = (self.stages, (self.tokens, self.parts));

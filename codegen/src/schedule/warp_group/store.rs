@@ -6,6 +6,8 @@
 //! sums of a result; rows of y are those of slots, 0 without a pair.
 //!
 //! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
+//! Rows of pairs in 16 bits, which are not neighbours either, go through the same lines, which lanes copy to y:
+//! eight of them 128 bytes of a row.
 
 use super::Block;
 use super::pairs::Pairs;
@@ -21,6 +23,7 @@ use crate::schedule::experts::function::gate;
 use crate::schedule::lanes::LaneMap;
 use crate::schedule::order::OrderArray;
 use crate::schedule::rows::{Token, TokenRows};
+use crate::schedule::stack::Stack;
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, Number};
 
 /// The 16-bit type of y, if y has one.
@@ -62,6 +65,9 @@ pub(super) fn store(
         // Copies of a next tile are in the ring already.
         stages.x.for_words(tile.stages, count).filter(|_| !block.has_tiles()),
     );
+    if let Some(pairs) = pairs.filter(|_| gives_pairs(block)) {
+        return store_pairs(b, (block, buffer, half), (rows, pairs, &lanes), sums);
+    }
     let rows_of_y = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
     let map = b.tensor(TensorMap {
         name: "y_map".to_owned(),
@@ -91,7 +97,8 @@ pub(super) fn store(
             b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
             meet(b, block, rows);
         }
-        let values = epilogue.values(b, (sums, &lanes), first);
+        let constants = epilogue.constants_of_shards(b, (sums.len(), first));
+        let values = epilogue.values(b, (sums, &lanes, &constants), &epilogue.tokens(&lanes));
         write_lines(b, (values, half), to);
         b.push(Op::FenceAsync);
         meet(b, block, rows);
@@ -106,9 +113,14 @@ pub(super) fn store(
     }
 }
 
+/// Whether rows of y are those of pairs.
+fn gives_pairs(block: &Block<'_>) -> bool {
+    block.main.problem.stack.is_some_and(Stack::gives_pairs)
+}
+
 /// The last tile of a block with several tiles has left the buffer.
 pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
-    if half_of(block.main.problem.output).is_some() {
+    if half_of(block.main.problem.output).is_some() && !gives_pairs(block) {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let warp = b.rem(warp, block.group_warps());
         let (lane, warp) = (b.equal(lane, 0u32), b.equal(warp, 0u32));
@@ -158,12 +170,76 @@ fn store_rows(
         let first = b.mul(row_of_y, problem.n);
         for (sums, constants, places) in &tiles {
             let values = epilogue.finished(b, (sums, lanes, at), token, constants);
-            let values = block.rows.weighted(b, (token.of, exists), values);
             for (value, &(row, inside)) in values.into_iter().zip(places) {
                 let mask = inside.map_or(exists, |inside| b.both(exists, inside));
                 let to = Address::new(io.y, b.add(first, row));
                 b.store(to, &[value], Width::B32, Some(mask));
             }
+        }
+    }
+}
+
+/// Stores sums as rows of pairs in 16 bits, by way of a buffer of lines.
+fn store_pairs(
+    b: &mut Builder,
+    (block, buffer, half): (&Block<'_>, SharedId, Half),
+    (rows, pairs, lanes): (&WarpRows, &Pairs, &LaneMap),
+    sums: &[Vec<Operand>],
+) {
+    const VECTORS: u32 = LINE / 4;
+    let (problem, io) = (block.main.problem, block.io);
+    let (m_rows, tokens) = (block.product.shape[0], block.tile.tokens);
+    let to = lines(b, tokens, rows, buffer);
+    let first_row = first_row(b, block, rows);
+    let epilogue = Finish::declare(b, block, (rows, Some(pairs)), (lanes, 0u32.into()));
+    // A lane copies 16 bytes of a token's line; lines of tokens a multiple of 8 apart are swizzled alike.
+    let thread = b.mad(rows.warp, b.warp_size(), rows.lane);
+    let (own, vector) = (b.div(thread, VECTORS), b.rem(thread, VECTORS));
+    let in_eight = b.rem(own, 8);
+    let swizzled = b.xor(vector, in_eight);
+    let line = b.mad(rows.group, tokens, own);
+    let line = b.mul(line, LINE);
+    let from = Address::new(buffer, b.mad(swizzled, 4u32, line));
+    let at_once = block.group_warps() * b.warp_size() / VECTORS;
+    let in_row = b.mul(vector, 8u32);
+    for (number, sums) in (0..).zip(sums.chunks(1)) {
+        let first = b.add(first_row, number * m_rows);
+        // The exchange of pairs was after the copies of the tile before.
+        if number > 0 {
+            b.comment("the lines before have been copied");
+            meet(b, block, rows);
+        }
+        let constants = epilogue.constants_of_shards(b, (sums.len(), first));
+        // As few finished numbers at once as a store of lines takes: registers hold the sums of other tiles.
+        for (at, tokens) in (0..).step_by(2).zip(epilogue.tokens(lanes).chunks(4)) {
+            let values = epilogue.values(b, (sums, lanes, &constants), tokens);
+            write_lines(b, (values, half), to.plus(8 * LINE * at));
+        }
+        meet(b, block, rows);
+        let row = b.add(first, in_row);
+        let ragged = !problem.n.is_multiple_of(block.rows_of_y());
+        let inside = if ragged { b.less(row, problem.n) } else { true.into() };
+        for further in (0..tokens).step_by(at_once as usize) {
+            let slot = b.add(own, further);
+            let is_slot = match further + at_once <= tokens {
+                true => Operand::Pred(true),
+                false => b.less(slot, tokens),
+            };
+            let copied = b.both(is_slot, inside);
+            let token = pairs.token_where(b, block, (slot, is_slot));
+            let exists = block.rows.exists(b, token);
+            let copied = b.both(copied, exists);
+            let words = b.load_as(
+                Type::U32,
+                from.plus(further * LINE),
+                Width::B128,
+                Some(Mask::or_zero(copied)),
+                Cache::Default,
+            );
+            let words: Vec<Operand> = words.into_iter().map(Operand::from).collect();
+            let row_of_y = block.rows.y_row(b, token);
+            let at = b.mad(row_of_y, problem.n, row);
+            b.store(Address::new(io.y, at), &words, Width::B128, Some(copied));
         }
     }
 }
@@ -228,6 +304,8 @@ struct Finish<'p, 'b> {
 struct OfToken {
     of: Token,
     exists: Option<Operand>,
+    /// Its slot in the token block, if there are pairs.
+    slot: Operand,
 }
 
 /// Of a lane's two rows each, the row's scale and its bias, if there are any.
@@ -266,9 +344,12 @@ impl<'p, 'b> Finish<'p, 'b> {
         match self.pairs {
             Some(pairs) => {
                 let of = pairs.token(b, self.block, number);
-                OfToken { of, exists: Some(self.rows().exists(b, of)) }
+                OfToken { of, exists: Some(self.rows().exists(b, of)), slot: number }
             }
-            None => OfToken { of: self.rows().token(b, number, true.into()), exists: None },
+            None => {
+                let of = self.rows().token(b, number, true.into());
+                OfToken { of, exists: None, slot: number }
+            }
         }
     }
 
@@ -296,7 +377,8 @@ impl<'p, 'b> Finish<'p, 'b> {
         })
     }
 
-    /// The finished numbers of the lane's two rows of a tile and its token of this number.
+    /// The finished numbers of the lane's two rows of a tile and its token of this number, times its router weight if
+    /// rows are weighted.
     fn finished(
         &self,
         b: &mut Builder,
@@ -311,28 +393,42 @@ impl<'p, 'b> Finish<'p, 'b> {
         };
         let values = vec![sum(0), sum(1)];
         let mut read = |b: &mut Builder, operand| self.read(b, operand, of, constants);
-        self.ops.iter().fold(values, |values, op| op.apply(b, values, &mut read))
+        let values = self.ops.iter().fold(values, |values, op| op.apply(b, values, &mut read));
+        match self.pairs {
+            Some(pairs) => pairs.weighted(b, of.slot, values),
+            None => values,
+        }
     }
 
-    /// For each block of eight tokens and each of the lane's two rows, the numbers of its two tokens: of one tile of
-    /// rows, or of those of gate and up.
+    /// The constants of the lane's rows of the tiles of so many shards.
+    fn constants_of_shards(
+        &self,
+        b: &mut Builder,
+        (shards, first_row): (usize, Operand),
+    ) -> Vec<Constants> {
+        (0..shards).map(|shard| self.constants(b, (first_row, shard))).collect()
+    }
+
+    /// The numbers of the lane's tokens that the block stores.
+    fn tokens(&self, lanes: &LaneMap) -> Vec<usize> {
+        (0..lanes.d.tokens.len() / self.block.tile.splits as usize).collect()
+    }
+
+    /// For each block of eight of these tokens and each of the lane's two rows, the numbers of its two tokens: of one
+    /// tile of rows, or of those of gate and up.
     fn values(
         &self,
         b: &mut Builder,
-        (sums, lanes): (&[Vec<Operand>], &LaneMap),
-        first_row: Operand,
+        (sums, lanes, constants): (&[Vec<Operand>], &LaneMap, &[Constants]),
+        tokens: &[usize],
     ) -> Vec<[[Operand; 2]; 2]> {
-        let constants: Vec<Constants> =
-            (0..sums.len()).map(|shard| self.constants(b, (first_row, shard))).collect();
         let of = self.block.main.problem.stack.and_then(|stack| stack.gate);
-        let tokens: Vec<usize> =
-            (0..lanes.d.tokens.len() / self.block.tile.splits as usize).collect();
         let blocks = tokens.chunks(2).map(|pair| {
             let pair = [pair[0], pair[pair.len() - 1]].map(|at| {
                 let token = self.token(b, lanes.d.tokens[at]);
                 let finished = sums
                     .iter()
-                    .zip(&constants)
+                    .zip(constants)
                     .map(|(sums, constants)| self.finished(b, (sums, lanes, at), token, constants));
                 (token, finished.collect::<Vec<_>>())
             });

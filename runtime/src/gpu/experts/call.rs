@@ -194,6 +194,13 @@ where
                     format!("{}, {}; multiplied {}", choice.key, choice.by, choice.compute_dtype);
                 lines.push(format!("{name}: {how}; token blocks of {slots} slots"));
             }
+            if plan.parts != F32 {
+                let most = self.most_f32_parts;
+                lines.push(format!(
+                    "parts are rounded to {}: in f32 they are more than {most} bytes",
+                    plan.parts
+                ));
+            }
             if plan.pieces.len() > 1 {
                 lines.push(format!(
                     "tokens in {} pieces: the workspace is limited",
@@ -224,6 +231,12 @@ where
             [first.rounded, second.rounded]
         };
         self.products(x).map_or([x; 2], rounded)
+    }
+
+    fn rounds_parts(&self, x: FloatFormat, y: FloatFormat, tokens: usize) -> FloatFormat {
+        let (tokens, routed) = (tokens as u64, RoutedBy::Chosen);
+        let plan = self.plan(PlanKey { element: x, output: y, tokens, routed, shared: None });
+        plan.map_or(F32, |plan| plan.parts)
     }
 
     /// Bytes on the device, of which each call makes its own: the caller's workspace is not used.

@@ -32,6 +32,7 @@ pub struct GpuExpertLayer<E: Executor> {
     /// L.
     pub(super) local: u32,
     pub(super) most_workspace: u64,
+    pub(super) most_f32_parts: u64,
     /// By type of x.
     pub(super) products: Vec<Products<E::Memory>>,
     /// Types of x that kernels do not take, and why.
@@ -123,6 +124,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             map: options.map.clone(),
             local,
             most_workspace: options.most_workspace,
+            most_f32_parts: options.most_f32_parts,
             products,
             refused,
             constants,

@@ -77,6 +77,8 @@ pub struct LayerPlan<E: Executor> {
     workspace: WorkspaceBytes,
     /// The products' choices, of the first piece.
     pub(super) choices: [StackedChoice; 2],
+    /// The type of parts, of the first piece: no other one has more of them.
+    pub(super) parts: FloatFormat,
     /// The launches of the first piece.
     pub(super) steps: Vec<Step>,
     /// The ways that were rejected, each with its reason.
@@ -161,6 +163,8 @@ impl fmt::Display for Way {
 struct Launches {
     steps: Vec<Step>,
     choices: [StackedChoice; 2],
+    /// The type of parts.
+    parts: FloatFormat,
     /// The most tokens of such launches.
     most: u64,
     /// The ways that were rejected, each with its reason.
@@ -243,8 +247,8 @@ impl<E: Executor> GpuExpertLayer<E> {
             at += own;
         }
         let executor = self.executor.clone();
-        let Launches { steps, choices, refused, .. } = launches;
-        Ok(LayerPlan { executor, key, pieces, workspace, choices, steps, refused })
+        let Launches { steps, choices, parts, refused, .. } = launches;
+        Ok(LayerPlan { executor, key, pieces, workspace, choices, parts, steps, refused })
     }
 
     /// Whether a scale of x or h is over several tokens.
@@ -281,12 +285,20 @@ impl<E: Executor> GpuExpertLayer<E> {
         }
     }
 
-    /// The choices of the two products for a way.
+    /// The types that parts of so many pairs may have, the preferred one first: f32, but where these are too many
+    /// bytes that of y.
+    fn types_of_parts(&self, output: FloatFormat, pairs: u64) -> Vec<FloatFormat> {
+        let bytes = pairs.saturating_mul(self.layer.hidden).saturating_mul(4);
+        let narrow = output != F32 && bytes > self.most_f32_parts;
+        narrow.then_some(output).into_iter().chain([F32]).collect()
+    }
+
+    /// The choices of the two products for a way, with parts of a type, which are weighted or not.
     fn choices(
         &self,
         requests: &[Request<'_>; 2],
         operands: [OperandOf; 2],
-        way: Way,
+        (way, parts, weighted): (Way, FloatFormat, bool),
         (top_k, tokens): (u64, u64),
     ) -> Result<[(Stacked, StackedChoice); 2], ProductError> {
         let source = self.executor.source();
@@ -297,6 +309,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             top_k,
             slots: None,
             gate: way.fused.then_some(self.layer.gate),
+            output: if way.fused { requests[0].input_dtype } else { F32 },
             direct: way.direct,
             weighted: false,
             operand: operands[0],
@@ -305,8 +318,9 @@ impl<E: Executor> GpuExpertLayer<E> {
             let gate_up = Stacked { slots, ..gate_up };
             let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
             let (product, slots) = (ExpertProduct::Down, Some(first.slots));
+            let (gate, output, operand) = (None, parts, operands[1]);
             let down =
-                Stacked { product, shards: 1, slots, gate: None, operand: operands[1], ..gate_up };
+                Stacked { product, shards: 1, slots, gate, output, weighted, operand, ..gate_up };
             let second = source.choose_stacked(&requests[1], &down, tokens);
             let both = second.map(|second| [(gate_up, first.clone()), (down, second)]);
             Ok::<_, Refusal>((first.slots, both))
@@ -334,32 +348,39 @@ impl<E: Executor> GpuExpertLayer<E> {
         let [first, second] = &products.stacks;
         let requests = [first.request(target), second.request(target)];
         let mut operands = [first.operand, second.operand];
-        for (request, operand) in requests.iter().zip(&mut operands) {
+        let mut prepared = [true; 2];
+        for (at, (request, operand)) in requests.iter().zip(&mut operands).enumerate() {
             // Experts that read x as it is read it alike.
             if source.operand(request, None).map_err(ProductError::from)?.is_empty() {
-                *operand = OperandOf::Row;
+                (*operand, prepared[at]) = (OperandOf::Row, false);
             }
         }
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
         let unsorted = tokens == 1 && self.map.is_none() && key.routed != RoutedBy::Batched;
+        let batched = key.routed == RoutedBy::Batched;
+        let on_input = self.layer.weight_on_input && !batched;
+        let weighted = !(on_input || batched);
         let (mut refused, mut found) = (Vec::new(), None);
-        for way in Way::ALL.into_iter().filter(|way| unsorted || !way.direct) {
-            match self.choices(&requests, operands, way, (top_k, tokens)) {
+        let ways = Way::ALL.into_iter().filter(|way| unsorted || !way.direct);
+        let types = self.types_of_parts(key.output, tokens * top_k);
+        for (way, parts) in ways.flat_map(|way| types.iter().map(move |parts| (way, *parts))) {
+            // What is rounded has its weight already, so that it overflows where y does.
+            let of = (way, parts, weighted && parts != F32);
+            match self.choices(&requests, operands, of, (top_k, tokens)) {
                 Ok(choices) => {
-                    found = Some(Ok((way, choices)));
+                    found = Some(Ok((way, parts, choices)));
                     break;
                 }
                 Err(why) => {
-                    refused.push(format!("not {way}: {why}"));
+                    let rounded = if parts == F32 { "" } else { ", rounded parts" };
+                    refused.push(format!("not {way}{rounded}: {why}"));
                     found = Some(Err(why));
                 }
             }
         }
         let none = || Err(NotScheduled::NoActivation.into());
-        let (way, [(of_gate_up, gate_up), (of_down, down)]) = found.unwrap_or_else(none)?;
+        let (way, parts, [(of_gate_up, gate_up), (of_down, down)]) = found.unwrap_or_else(none)?;
         let slots = gate_up.slots;
-        let batched = key.routed == RoutedBy::Batched;
-        let on_input = self.layer.weight_on_input && !batched;
         let request = ExpertRequest {
             layer: &self.layer,
             experts: if batched { local } else { self.layer.experts.into() },
@@ -367,9 +388,10 @@ impl<E: Executor> GpuExpertLayer<E> {
             mapped: self.map.is_some() && !batched,
             top_k,
             input_dtype: key.element,
+            parts,
             output: key.output,
             target,
-            weighted: !(on_input || batched),
+            weighted: weighted && !of_down.weighted,
             shared: key.shared,
         };
         let sorted_slots = if way.direct { 0 } else { slots };
@@ -406,9 +428,12 @@ impl<E: Executor> GpuExpertLayer<E> {
         let mut between = (!way.fused).then(|| Step::new(kernels.gate));
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
             let (request, stacked) = (&requests[product], [&of_gate_up, &of_down][product]);
-            let operand = match stacked.operand {
-                OperandOf::Row => source.operand(request, Some(&choice.choice.key)),
-                _ => source.operand_stacked(request, stacked, slots),
+            let kernel = Some(&choice.choice.key);
+            let of_slots = stacked.operand != OperandOf::Row || product == 1 && !way.direct;
+            let operand = match (prepared[product], of_slots) {
+                (false, _) => Ok(Vec::new()),
+                (true, false) => source.operand(request, kernel),
+                (true, true) => source.operand_stacked(request, stacked, kernel, slots),
             };
             let operand = operand.map_err(ProductError::from)?;
             let read = if operand.is_empty() { from } else { BufferRole::Operand };
@@ -424,7 +449,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             steps.extend(between.take());
         }
         steps.push(routed(kernels.combine));
-        Ok(Launches { steps, choices: [gate_up, down], most, refused })
+        Ok(Launches { steps, choices: [gate_up, down], parts, most, refused })
     }
 
     /// Refuses scales of groups of some rows of h. Rows of h belong to pairs, and a scheme does not say which

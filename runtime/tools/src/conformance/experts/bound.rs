@@ -19,10 +19,12 @@
 //!    of the inner type more.)
 //! 5. *Parts*: the dense bound with the magnitudes of h plus its spread, plus the spread times |W2|.
 //! 6. *y*: the sum of k parts of weight w_j, and of the shared result: k + 2 roundings of a term, and half
-//!    a unit of the type of y.
+//!    a unit of the type of y. Parts in 16 bits have their weights: a term is rounded once more, by half a unit
+//!    of that type ([`part_rounding`]). Of the k + 2 roundings a product, k - 1 sums and the sum with the shared
+//!    result occur; the one left over is more than half a unit of bf16 adds to the others, k 2^-9 of one.
 
 use quantloom_dsl::experts::Gate;
-use quantloom_dsl::format::{FloatFormat, Number};
+use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::reference::experts::{gate as h_of, sigmoid};
 use quantloom_dsl::reference::{QuantisedActivation, RoundedArithmetic};
 use quantloom_dsl::{Quantiser, Scheme, Ties};
@@ -61,6 +63,16 @@ pub(super) fn rounded(gate: Gate, [g, u]: [f64; 2]) -> f64 {
         _ => 2.0 * UNIT * g.abs() * other,
     };
     12.0 * UNIT * h + argument + 2f64.powi(-148) * (g.abs() + 1.0) * (other + 1.0)
+}
+
+/// What a part of at most this magnitude, in `f32`, loses in its type: half a unit, infinite beyond the type's
+/// largest number.
+pub(super) fn part_rounding(parts: FloatFormat, size: f64) -> f64 {
+    match parts {
+        F32 => 0.0,
+        _ if size > parts.max() => f64::INFINITY,
+        _ => (size * parts.epsilon()).max(parts.decode(1)) / 2.0,
+    }
 }
 
 /// g and the second factor behind the limits of a gate.

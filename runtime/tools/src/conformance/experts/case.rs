@@ -110,6 +110,10 @@ impl Step<'_> {
         options.score_bias = self.layer.routing.bias.then_some(bias);
         let largest = self.seed % 2 == 1;
         options.input_scales = if largest { InputScales::Largest } else { InputScales::Each };
+        // In every other layer parts are rounded as if they were many, if y is.
+        if self.seed.wrapping_add(self.layer.intermediate / 8).is_multiple_of(2) {
+            options.most_f32_parts = 0;
+        }
         let own = plain_draw::own_type(self.scheme, self.seed + self.layer.intermediate);
         Ok(Prepared { drawn, matrices, options, own })
     }
@@ -147,7 +151,11 @@ impl Step<'_> {
             }
             // Rows that are sorted are as many of each expert.
             let rows = numbers.x.len() / self.layer.hidden as usize;
-            let rounding = Rounding::of(&*op, prepared.own, rows);
+            // Every third result is in the type of x.
+            let own = prepared.own;
+            let third = (rows as u64 + self.seed).is_multiple_of(3);
+            let output = if third { own } else { F32 };
+            let rounding = Rounding::of(&*op, (own, output), rows);
             let found = known.iter().position(|(of, by, _)| (*of, *by) == (at, rounding));
             let found = match found {
                 Some(found) => found,
@@ -162,10 +170,6 @@ impl Step<'_> {
                     known.len() - 1
                 }
             };
-            // Every third result is in the type of x.
-            let own = prepared.own;
-            let third = (rows as u64 + self.seed).is_multiple_of(3);
-            let output = if third { own } else { F32 };
             let y = match self.y(&*op, &numbers, *routing, (own, output), &mut workspace) {
                 Ok(y) => y,
                 Err(ExpertError::NotScheduled(why)) => {

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::super::Bounds;
 use super::super::bound::{Magnitudes, UNIT};
 use super::super::expected::{TokenMagnitudes, WeightMagnitudes, tokens_share_a_scale};
-use super::bound::{Interval, Spread, carried, rounded};
+use super::bound::{Interval, Spread, carried, part_rounding, rounded};
 use super::matrices::{LayerMatrices, Matrix};
 
 /// An element of y.
@@ -25,8 +25,8 @@ pub struct Element {
 }
 
 impl Element {
-    /// Whether sums in `f32` may overflow: every term is rounded once at least, so that the error is 2^-24
-    /// of the sum of their magnitudes or more.
+    /// Whether sums in `f32`, or their parts in 16 bits, may overflow: every term is rounded once at least, so that
+    /// the error is 2^-24 of the sum of their magnitudes or more.
     pub(super) fn overflows(&self) -> bool {
         let largest = self.y.abs() + self.error * f64::from(1 << 24);
         largest.is_nan() || largest > f64::from(f32::MAX)
@@ -42,13 +42,20 @@ pub(super) struct Rounding {
     pub(super) decoded: [Decoded; 2],
     /// The types to which x and h are rounded before they are multiplied.
     pub(super) inputs: [FloatFormat; 2],
+    /// The type to which parts are rounded.
+    pub(super) parts: FloatFormat,
 }
 
 impl Rounding {
-    /// That of an op for M tokens of x of a type.
-    pub(super) fn of(op: &dyn ExpertOp, own: FloatFormat, tokens: usize) -> Self {
+    /// That of an op for M tokens of x of a type, and y of a type.
+    pub(super) fn of(
+        op: &dyn ExpertOp,
+        (own, output): (FloatFormat, FloatFormat),
+        tokens: usize,
+    ) -> Self {
         let (sums, decoded) = (op.sums(own, tokens), op.decoded(own, tokens));
-        Self { sums, decoded, inputs: op.rounds_x(own) }
+        let parts = op.rounds_parts(own, output, tokens);
+        Self { sums, decoded, inputs: op.rounds_x(own), parts }
     }
 }
 
@@ -186,9 +193,10 @@ impl Expecting<'_> {
             let all = of.rows[at].iter().zip(&of.errors[at]);
             for (column, (part, error)) in all.enumerate() {
                 let at = pair.token * hidden + column;
+                let size = pair.weight.abs() * (part.abs() + error);
                 y[at].y += pair.weight * part;
-                y[at].error += pair.weight.abs() * error;
-                sizes[at] += pair.weight.abs() * (part.abs() + error);
+                y[at].error += pair.weight.abs() * error + part_rounding(self.rounding.parts, size);
+                sizes[at] += size;
             }
         }
         let roundings = f64::from(self.layer.top_k + 2) * UNIT * 1.001;

@@ -52,7 +52,7 @@ impl<'a> GivenLayer<'a> {
         Ok(Self { layer, schemes, matrices: LayerMatrices { gate_up, down }, inputs })
     }
 
-    /// y [M, H] of x [M, H] in a type, before y is rounded, and the largest error of the op. `shared` is
+    /// y [M, H] of x [M, H] in a type, before y is rounded to that type, and the largest error of the op. `shared` is
     /// the result [M, H] of experts that every token meets, which is added; empty without one.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl<'a> GivenLayer<'a> {
             matrices: &self.matrices,
             magnitudes: &magnitudes,
             own,
-            rounding: Rounding::of(op, own, tokens),
+            rounding: Rounding::of(op, (own, own), tokens),
             inputs: self.inputs.clone(),
         };
         expecting.y(&a, &pairs, shared)
