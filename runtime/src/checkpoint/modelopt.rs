@@ -21,7 +21,7 @@ pub(super) struct WeightCodes {
     pub(super) code: &'static str,
     pack: &'static str,
     /// Rows and columns of the weight for one row and column of the tensor.
-    step: (u64, u64),
+    pub(super) step: (u64, u64),
 }
 
 const E4M3: WeightCodes = WeightCodes { code: "e4m3", pack: "[k, n]", step: (1, 1) };
@@ -85,9 +85,13 @@ pub(super) enum InputQuantiser {
 }
 
 impl InputQuantiser {
-    /// Whether x may be left as it is.
-    pub(super) fn takes_floats(self) -> bool {
-        matches!(self, Self::No | Self::IfStored(_) | Self::Two)
+    /// Whether x may be quantised, or left as it is.
+    pub(super) fn takes(self, quantised: bool) -> bool {
+        match self {
+            Self::No => !quantised,
+            Self::IfStored(_) | Self::Two => true,
+            Self::Static(..) | Self::Token(_) | Self::Power => quantised,
+        }
     }
 }
 

@@ -5,8 +5,6 @@ use quantloom_dsl::layout::{BindError, Component, GroupSize};
 
 /// Why a scheme does not hold the values of a layer. Rows and columns count from 0.
 ///
-/// In the order of declaration a check comes after another one: the later the reason, the nearer the scheme
-/// came to the layer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Inexact {
@@ -44,13 +42,15 @@ pub enum Inexact {
         /// What does not fit.
         error: BindError,
     },
-    /// K is no multiple of a block's columns.
-    #[error("a row of {k} columns is not whole blocks of {block}")]
-    Row {
-        /// Columns.
-        k: u64,
-        /// Columns of a block.
-        block: u64,
+    /// N or K is no multiple of what the format stores together.
+    #[error("{axis} = {size} is no multiple of {of}, as it has to be there")]
+    Multiple {
+        /// `N` or `K`.
+        axis: &'static str,
+        /// Its size.
+        size: u64,
+        /// What it has to be a multiple of.
+        of: u64,
     },
     /// There are other numbers of levels.
     #[error("there are {from} levels of {what}, and {to} there")]
@@ -80,6 +80,32 @@ pub enum Inexact {
     Merge {
         /// Of what.
         component: Component,
+        /// The row.
+        n: u64,
+        /// The column.
+        k: u64,
+    },
+    /// A divisor is to be a factor, or a factor a divisor.
+    #[error(
+        "the {component} of row {n}, column {k} is {value:?}, and its reciprocal, which would be stored \
+         there, is not exact"
+    )]
+    Reciprocal {
+        /// Of what.
+        component: Component,
+        /// The row.
+        n: u64,
+        /// The column.
+        k: u64,
+        /// The layer's number.
+        value: f64,
+    },
+    /// Weights are shifted by what is no zero point.
+    #[error(
+        "the shift of row {n}, column {k} is not exactly a number of steps of the scale, as a zero point \
+         there would be"
+    )]
+    NoZeroPoint {
         /// The row.
         n: u64,
         /// The column.
@@ -130,7 +156,15 @@ fn group((rows, cols): (GroupSize, GroupSize)) -> String {
 }
 
 impl Inexact {
-    /// How near the target came: the position of the reason among all.
+    /// Reasons of less depth are the format's, whatever the numbers.
+    const OF_LAYOUTS: u32 = 6;
+
+    /// Whether no scheme of the format would do.
+    pub(super) fn of_format(&self) -> bool {
+        self.depth() < Self::OF_LAYOUTS
+    }
+
+    /// How near the target came: the position of the check among all.
     pub(super) fn depth(&self) -> u32 {
         match self {
             Self::Experts(_) => 0,
@@ -139,13 +173,19 @@ impl Inexact {
             Self::Prescale => 3,
             Self::Order => 4,
             Self::Clause(_) => 5,
-            Self::Layout { .. } | Self::Row { .. } => 6,
+            Self::Layout { .. } | Self::Multiple { .. } => Self::OF_LAYOUTS,
             Self::Levels { .. } | Self::ZeroAndShift => 7,
             Self::Group { .. } => 8,
-            Self::Merge { .. } => 9,
-            Self::Value { .. } => 10,
-            Self::Code { .. } => 11,
-            Self::ReadBack(_) => 12,
+            Self::Reciprocal { .. } => 9,
+            // In the order in which components are computed.
+            Self::Merge { component, .. } | Self::Value { component, .. } => match component {
+                Component::Scale(_) => 9,
+                Component::Zero | Component::Shift(_) => 10,
+                _ => 11,
+            },
+            Self::NoZeroPoint { .. } => 10,
+            Self::Code { .. } => 12,
+            Self::ReadBack(_) => 13,
         }
     }
 }

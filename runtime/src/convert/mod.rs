@@ -247,9 +247,11 @@ fn stored(
     probed: &mut HashSet<(String, Shape)>,
 ) -> Result<Storage, Refusal> {
     let shape = unpacked.shape();
-    let mut nearest: Option<(String, Inexact)> = None;
-    for storage in (variant.storages)(&Wanted { from: unpacked.scheme(), shape }) {
-        let held = recode::recode(unpacked, &storage.scheme).and_then(|slots| {
+    let mut nearest: Option<(String, Inexact, bool)> = None;
+    for storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
+        let same_codes = storage.scheme.weight == unpacked.scheme().weight;
+        let held = whole(shape, &storage).and_then(|()| {
+            let slots = recode::recode(unpacked, &storage.scheme)?;
             let settings = serde_json::Value::Object(storage.settings.clone());
             let key = (format!("{} {settings}", storage.scheme), shape);
             if probed.contains(&key) {
@@ -267,16 +269,32 @@ fn stored(
         match held {
             Ok(()) => return Ok(storage),
             Err(why) => {
-                if nearest.as_ref().is_none_or(|(_, known)| why.depth() > known.depth()) {
-                    nearest = Some((storage.label, why));
+                // Of those that came as near, one with the layer's codes, and the largest.
+                let rank = |why: &Inexact, same: bool| (why.depth(), same);
+                let of = rank(&why, same_codes);
+                if nearest.as_ref().is_none_or(|(_, known, same)| of >= rank(known, *same)) {
+                    nearest = Some((storage.label, why, same_codes));
                 }
             }
         }
     }
     Err(match nearest {
-        Some((nearest, why)) => Refusal::Inexact { nearest, why: Box::new(why) },
+        Some((nearest, why, _)) => {
+            let nearest = if why.of_format() { format.name().to_owned() } else { nearest };
+            Refusal::Inexact { nearest, why: Box::new(why) }
+        }
         None => Refusal::Codes { format: format.name(), stores: variant.stores },
     })
+}
+
+/// Checks that N and K are multiples of what the format stores together.
+fn whole(shape: Shape, storage: &Storage) -> Result<(), Inexact> {
+    for (axis, size, of) in [("N", shape.n, storage.whole.0), ("K", shape.k, storage.whole.1)] {
+        if !size.is_multiple_of(of) {
+            return Err(Inexact::Multiple { axis, size, of });
+        }
+    }
+    Ok(())
 }
 
 /// The configuration of all layers that are stored; those that cannot be with others are refused.

@@ -1,5 +1,6 @@
 //! Proof that values are kept: what was written is read by its format's own reader and compared.
 
+use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value};
 
@@ -59,8 +60,8 @@ pub(super) fn probe(
     let file = file_in_memory(format, tensors, config).map_err(|error| error.to_string())?;
     let checkpoint = Checkpoint::from_bytes(file, Reading::default()).map_err(|e| e.to_string())?;
     let layer = checkpoint.layer(&tensors.layer).map_err(|fault| fault.to_string())?;
-    if !layer.scheme().same_meaning(&storage.scheme) {
-        return Err("it would be read as another scheme".to_owned());
+    if let Some(clause) = clause_that_differs(layer.scheme(), &storage.scheme) {
+        return Err(format!("it would be read with another `{clause}`"));
     }
     if layer.shape() != shape {
         let Shape { experts, n, k } = layer.shape();
@@ -69,7 +70,24 @@ pub(super) fn probe(
     Ok(())
 }
 
-/// Rows that are decoded at once.
+/// The first clause in which two schemes differ.
+fn clause_that_differs(a: &Scheme, b: &Scheme) -> Option<&'static str> {
+    let clauses = [
+        ("weight", a.weight == b.weight),
+        ("zero", a.zero == b.zero),
+        ("shift", a.shifts == b.shifts),
+        ("scale", a.scales == b.scales),
+        ("index", a.index == b.index),
+        ("activation", a.activations == b.activations),
+        ("prescale", a.prescale == b.prescale),
+        ("bias", a.bias == b.bias),
+        ("arithmetic", a.arithmetic == b.arithmetic),
+        ("pack", a.same_meaning(b)),
+    ];
+    clauses.into_iter().find(|(_, same)| !same).map(|(clause, _)| clause)
+}
+
+/// Values that are decoded at once.
 const CHUNK: u64 = 1 << 22;
 
 /// Compares an output with its source.

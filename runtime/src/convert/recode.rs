@@ -219,12 +219,31 @@ impl Recoder<'_> {
         let mut codes = Vec::new();
         for place in places(granularity, self.shape) {
             let (n, k) = (place.n, place.k);
-            let value = value(place).ok_or(Inexact::Merge { component, n, k })?;
+            let value = value(place).ok_or_else(|| self.not_merged(component, place))?;
             let code = code(value).ok_or(Inexact::Value { component, n, k, value, number })?;
             codes.push(code);
         }
         slots.extend(self.to, component, &codes);
         Ok(())
+    }
+
+    /// Why the number of a component is not computed exactly.
+    fn not_merged(&self, component: Component, place: Place) -> Inexact {
+        let Place { n, k, .. } = place;
+        match component {
+            Component::Zero if !self.from.scheme().shifts.is_empty() => Inexact::NoZeroPoint { n, k },
+            Component::Scale(level) => {
+                let levels = self.scale_levels();
+                let own = if self.to.scales.len() == 1 { levels.first() } else { levels.get(usize::from(level)) };
+                let alone = self.to.scales.len() > 1 || levels.len() == 1;
+                let value = own.and_then(|(own, _)| self.at(*own, place));
+                match value.filter(|_| alone) {
+                    Some(value) => Inexact::Reciprocal { component, n, k, value },
+                    None => Inexact::Merge { component, n, k },
+                }
+            }
+            component => Inexact::Merge { component, n, k },
+        }
     }
 
     fn scales(&self, slots: &mut Slots) -> Result<(), Inexact> {
@@ -378,7 +397,7 @@ impl Recoder<'_> {
                 let (table, added) = if per_group {
                     let column = self.column(e, k as u64);
                     let place = Place { e, n, k: column };
-                    let merge = || Inexact::Merge { component: Component::Zero, n, k: k as u64 };
+                    let merge = || self.not_merged(Component::Zero, place);
                     let added = -self.zero_of(place).ok_or_else(merge)?;
                     (&*tables.entry(added.to_bits()).or_insert_with(|| table(added)), added)
                 } else {

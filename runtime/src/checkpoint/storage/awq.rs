@@ -19,9 +19,10 @@ fn storages(wanted: &Wanted<'_>, zeros: bool) -> Vec<Storage> {
     }
     let storage = |scale: String| {
         let text = scheme_text(zeros, &scale, &wanted.row_group(), &wanted.bias());
-        let storage = wanted.storage(&text, format!("4 bits, {scale}"), "")?;
+        let storage = wanted.storage(&text, format!("4 bits, {scale}"), None)?;
         let settings = json!({ "bits": 4, "group_size": wanted.group_size(), "zero_point": zeros });
-        Some(storage.with(settings))
+        let group = u64::try_from(wanted.group_size()).unwrap_or(1);
+        Some(Storage { whole: (8, group), ..storage.with(settings) })
     };
     wanted.floats().into_iter().filter_map(storage).collect()
 }

@@ -1,4 +1,7 @@
 //! compressed-tensors: integers of 1 to 8 bits, packed or in bytes, and floats of 4, 6 and 8 bits.
+//!
+//! Its releases from 0.20 on refuse files with act-order (`actorder: group`), which the reader takes: none is
+//! written.
 
 use serde_json::{Map, Value, json};
 
@@ -38,34 +41,31 @@ const FLOATS: [(&str, &str, &str, &str); 5] = [
 ];
 
 fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
-    let mut found = Vec::new();
-    let index = match wanted.from.index {
-        Some(_) => "index: i32 as \"weight_g_idx\",",
-        None => "",
-    };
     let bias = wanted.bias();
-    let mut add = |weight: &str, zero: &str, scales: &str, pack: &str, label: String| {
+    let storage = |weight: &str, zero: &str, scales: &str, pack: &str, label: String| {
         let text = format!(
-            "CompressedTensors {{ weight: {weight}, {zero} {scales} {index} pack: {pack},
+            "CompressedTensors {{ weight: {weight}, {zero} {scales} pack: {pack},
                activation: bf16 | f16, {bias} arithmetic: own }}"
         );
-        let Some(storage) = wanted.storage(&text, label, "input_global_scale") else { return };
+        let storage = wanted.storage(&text, label, Some("input_global_scale"))?;
         let packed = storage.scheme.stores.iter().any(|store| store.name == "weight_packed");
         let shaped = packed && !storage.scheme.weight.code.is_float();
         let extras = if shaped { Extras::WeightShape } else { Extras::None };
-        let Some(settings) = settings(&storage) else { return };
-        found.push(Storage { extras, ..storage.with(settings) });
+        let settings = settings(&storage)?;
+        Some(Storage { extras, ..storage.with(settings) })
     };
+    let mut found: Vec<Storage> = Vec::new();
     for (code, label, pack, scales) in FLOATS.iter().filter(|row| wanted.has_codes(row.0)) {
         if !scales.is_empty() {
-            add(code, "", scales, pack, (*label).to_owned());
+            found.extend(storage(code, "", scales, pack, (*label).to_owned()));
             continue;
         }
         for scale in wanted.floats() {
             let scales = scale_clause(wanted, &scale);
-            add(code, "", &scales, pack, format!("{label}, {scale}"));
+            found.extend(storage(code, "", &scales, pack, format!("{label}, {scale}")));
         }
     }
+    found.sort_by(|a, b| a.scheme.bits_per_weight().total_cmp(&b.scheme.bits_per_weight()));
     if !wanted.is_integer() {
         return found;
     }
@@ -75,32 +75,26 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
                 let scales = scale_clause(wanted, &scale);
                 let zeros = if asymmetric { ", zero points" } else { "" };
                 let label = format!("{bits} bits{zeros}, {scale}");
-                let packed = |add: &mut dyn FnMut(&str, &str, &str, &str, String)| {
-                    let (weight, zero) = match asymmetric {
-                        false => (format!("u{bits} - {}", 1 << (bits - 1)), String::new()),
-                        true => (
-                            format!("u{bits}"),
-                            format!("zero: u{bits} i32 [n:* | g, w] as \"weight_zero_point\","),
-                        ),
-                    };
-                    let pack = "i32 [k:* | w, n] as \"weight_packed\"";
-                    add(&weight, &zero, &scales, pack, label.clone());
+                let (weight, zero) = match asymmetric {
+                    false => (format!("u{bits} - {}", 1 << (bits - 1)), String::new()),
+                    true => (
+                        format!("u{bits}"),
+                        format!("zero: u{bits} i32 [n:* | g, w] as \"weight_zero_point\","),
+                    ),
                 };
-                let bytes = |add: &mut dyn FnMut(&str, &str, &str, &str, String)| {
-                    let pack = match 8 - bits {
-                        0 => "[k, n]".to_owned(),
-                        pad => format!("i8 [code, pad {pad} = sign | k, n]"),
-                    };
-                    let zero = if asymmetric { "zero: i8," } else { "" };
-                    add(&format!("i{bits}"), zero, &scales, &pack, format!("{label}, a byte each"));
+                let pack = "i32 [k:* | w, n] as \"weight_packed\"";
+                let packed = storage(&weight, &zero, &scales, pack, label.clone());
+                let pack = match 8 - bits {
+                    0 => "[k, n]".to_owned(),
+                    pad => format!("i8 [code, pad {pad} = sign | k, n]"),
                 };
+                let zero = if asymmetric { "zero: i8," } else { "" };
+                let label = format!("{label}, a byte each");
+                let bytes = storage(&format!("i{bits}"), zero, &scales, &pack, label);
                 // The software's own choice: bytes where x is quantised too.
-                if wanted.quantises_input() {
-                    bytes(&mut add);
-                    packed(&mut add);
-                } else {
-                    packed(&mut add);
-                    bytes(&mut add);
+                match wanted.quantises_input() {
+                    true => found.extend(bytes.into_iter().chain(packed)),
+                    false => found.extend(packed.into_iter().chain(bytes)),
                 }
             }
         }
@@ -124,9 +118,6 @@ fn settings(storage: &Storage) -> Option<Value> {
     let config = described(&storage.scheme)?;
     let mut group = config.get("config_groups")?.get("group_0")?.as_object()?.clone();
     group.remove("targets");
-    if storage.scheme.index.is_some() {
-        group.get_mut("weights")?.as_object_mut()?.insert("actorder".to_owned(), "group".into());
-    }
     Some(Value::Object(group))
 }
 

@@ -30,7 +30,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
             "Fp8 {{ weight: e4m3, scale: {scale} per {group} {places} as \"{name}\", pack: [k, n],
                activation: bf16 | f16, {bias} }}"
         );
-        let storage = wanted.storage(&text, format!("e4m3, {scale}"), "")?;
+        let storage = wanted.storage(&text, format!("e4m3, {scale}"), Some(""))?;
         let settings = described(&storage.scheme)?;
         Some(storage.with(Value::Object(settings)))
     };

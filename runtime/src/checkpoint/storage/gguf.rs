@@ -6,7 +6,7 @@ use super::{Apart, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::gguf::{BlockType, LayerText};
 
 pub(super) const VARIANTS: &[Variant] = &[Variant {
-    stores: "matrices of whole blocks of ggml's types, and nothing of x",
+    stores: "matrices of blocks of ggml's types",
     storages,
     config,
 }];
@@ -21,12 +21,11 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
         // llama.cpp adds biases in f32.
         let bias = wanted.from.bias.map(|_| "f32");
         let scale = scaled.then_some("f32");
-        let text = LayerText { kind, stacked: wanted.is_single_stack(), scale, bias };
-        let storage = wanted.storage(&text.scheme(), kind.name(), "")?;
-        Some(Storage { blocks: Some(kind), ..storage })
+        let text = LayerText { kind, stacked: wanted.from.experts.is_some(), scale, bias };
+        let storage = wanted.storage(&text.scheme(), kind.name(), None)?;
+        Some(Storage { blocks: Some(kind), whole: (1, kind.columns()), ..storage })
     };
-    let whole = types.into_iter().filter(|kind| wanted.shape.k.is_multiple_of(kind.columns()));
-    whole.filter_map(storage).collect()
+    types.into_iter().filter_map(storage).collect()
 }
 
 fn config(_: &[StoredLayer<'_>], _: &[String]) -> Result<Option<Map<String, Value>>, Apart> {

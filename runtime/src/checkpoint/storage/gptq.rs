@@ -8,6 +8,9 @@ use crate::checkpoint::gptq::{LayerText, WIDTHS};
 
 const STORES: &str = "integers of 2, 3, 4 and 8 bits with a zero point and a float scale per row or group of columns";
 
+/// AutoGPTQ's own condition.
+const WHOLE: (u64, u64) = (32, 32);
+
 /// Version 1 is what most software reads; it has no zero point of 0.
 pub(super) const VARIANTS: &[Variant] = &[
     Variant { stores: STORES, storages: |wanted| storages(wanted, 1), config: |l, n| config(l, n, "gptq") },
@@ -31,7 +34,7 @@ fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {
                 bias: &wanted.bias(),
             };
             let Some(text) = text.scheme() else { continue };
-            let Some(storage) = wanted.storage(&text, format!("{bits} bits, {scale}"), "") else {
+            let Some(storage) = wanted.storage(&text, format!("{bits} bits, {scale}"), None) else {
                 continue;
             };
             let order = wanted.from.index.is_some();
@@ -42,7 +45,7 @@ fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {
             let settings = json!({
                 "bits": bits, "group_size": wanted.group_size(), "desc_act": order, "sym": symmetric,
             });
-            found.push(Storage { extras, ..storage.with(settings) });
+            found.push(Storage { extras, whole: WHOLE, ..storage.with(settings) });
         }
     }
     found

@@ -19,7 +19,7 @@ mod quark;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
-use quantloom_dsl::{Activation, Code, Experts, Group, Scheme, Store, default_layout, parse};
+use quantloom_dsl::{Activation, Code, Group, Scheme, Store, default_layout, parse};
 use serde_json::{Map, Value};
 
 use super::CheckpointFormat;
@@ -39,6 +39,8 @@ pub(crate) struct Storage {
     pub(crate) extras: Extras,
     /// GGUF's type of the tensor `weight`.
     pub(crate) blocks: Option<BlockType>,
+    /// N and K are multiples of these.
+    pub(crate) whole: (u64, u64),
 }
 
 /// A layer of a file: its name, its shape and how it is stored.
@@ -82,8 +84,6 @@ pub(crate) fn variants(format: CheckpointFormat) -> &'static [Variant] {
 pub(crate) struct Wanted<'s> {
     /// The layer's scheme.
     pub(crate) from: &'s Scheme,
-    /// The layer's shape.
-    pub(crate) shape: Shape,
 }
 
 /// Float types of scales, in the language's names.
@@ -170,11 +170,17 @@ impl Wanted<'_> {
         self.from.bias.map_or_else(String::new, |number| format!("bias: {number},"))
     }
 
-    /// A way to store the layer from the text of a scheme without a quantised x: that of the layer takes
-    /// its place. `global` is the name of a static scale of the second level.
-    fn storage(&self, text: &str, label: impl Into<String>, global: &str) -> Option<Storage> {
+    /// A way to store the layer from the text of a scheme without a quantised x: if the format says how x
+    /// is quantised, that of the layer takes its place. `global` is the name of a static scale of the
+    /// second level; `None` if the format says nothing of x.
+    fn storage(
+        &self,
+        text: &str,
+        label: impl Into<String>,
+        global: Option<&str>,
+    ) -> Option<Storage> {
         let mut scheme = parse(text).ok()?;
-        if self.quantises_input() {
+        if let Some(global) = global.filter(|_| self.quantises_input()) {
             let quantised = |activation: &&Activation| matches!(activation, Activation::Quantised(_));
             scheme.activations = self.from.activations.iter().filter(quantised).cloned().collect();
             for component in self.from.components() {
@@ -191,12 +197,7 @@ impl Wanted<'_> {
         // Read again: a reader has the stores in the order of clauses.
         let scheme = parse(&scheme.to_string()).ok()?;
         let (label, settings) = (label.into(), Map::new());
-        Some(Storage { scheme, label, settings, extras: Extras::None, blocks: None })
-    }
-
-    /// Whether the layer is a stack of matrices with one shard each.
-    fn is_single_stack(&self) -> bool {
-        self.from.experts == Some(Experts::Single)
+        Some(Storage { scheme, label, settings, extras: Extras::None, blocks: None, whole: (1, 1) })
     }
 }
 

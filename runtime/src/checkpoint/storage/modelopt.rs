@@ -16,7 +16,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
         let codes = algorithm.codes.code;
         let float = wanted.has_codes(codes);
         let integer = wanted.is_integer() && codes.starts_with('i');
-        (float || integer) && (wanted.quantises_input() || algorithm.x.takes_floats())
+        (float || integer) && algorithm.x.takes(wanted.quantises_input())
     };
     let mut found = Vec::new();
     for algorithm in ALGORITHMS.iter().filter(fits) {
@@ -24,7 +24,11 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
             WeightScales::Two | WeightScales::Power(_) => vec!["f32".to_owned()],
             _ => wanted.floats(),
         };
-        let group = u32::try_from(wanted.group_size()).ok();
+        let group = match algorithm.scales {
+            WeightScales::Two => Some(16),
+            WeightScales::Power(_) => Some(32),
+            _ => u32::try_from(wanted.group_size()).ok(),
+        };
         for scale in floats {
             let prescale = wanted.from.prescale.map(|number| number.to_string());
             let text = LayerText {
@@ -39,14 +43,15 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
                 WeightScales::Two | WeightScales::Power(_) => algorithm.name.to_owned(),
                 _ => format!("{}, {scale}", algorithm.name),
             };
-            let Some(storage) = wanted.storage(&text.scheme(), label, "input_scale") else {
+            let Some(storage) = wanted.storage(&text.scheme(), label, Some("input_scale")) else {
                 continue;
             };
             let mut settings = json!({ "quant_algo": algorithm.name });
             if let Some(group) = group {
                 settings["group_size"] = group.into();
             }
-            found.push(storage.with(settings));
+            let whole = algorithm.codes.step;
+            found.push(Storage { whole, ..storage.with(settings) });
         }
     }
     found

@@ -47,7 +47,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
                 "Quark {{ weight: {}, {scale}, pack: {}, activation: bf16 | f16, {bias} }}",
                 element.code, element.pack
             );
-            let Some(storage) = wanted.storage(&text, label, "input_scale_2") else { continue };
+            let Some(storage) = wanted.storage(&text, label, Some("input_scale_2")) else { continue };
             let Some(config) = described(&storage.scheme) else { continue };
             let settings = config.get("global_quant_config").cloned().unwrap_or_default();
             let int8 = element.code == "i8";
@@ -73,9 +73,6 @@ fn four_bits(wanted: &Wanted<'_>, code: &str, scale: &str) -> Option<Storage> {
         wanted.bias()
     );
     let dtype = if symmetric { "int4" } else { "uint4" };
-    if wanted.quantises_input() {
-        return None;
-    }
     let settings = json!({
         "weight": {
             "dtype": dtype, "qscheme": "per_group", "group_size": cols, "ch_axis": -1,
@@ -83,7 +80,7 @@ fn four_bits(wanted: &Wanted<'_>, code: &str, scale: &str) -> Option<Storage> {
         },
         "input_tensors": null, "output_tensors": null, "bias": null,
     });
-    Some(wanted.storage(&text, format!("{dtype}, {scale}"), "")?.with(settings))
+    Some(wanted.storage(&text, format!("{dtype}, {scale}"), None)?.with(settings))
 }
 
 /// The settings of the first layer for all, and those of others by name.
