@@ -250,8 +250,7 @@ fn stored(
     let mut nearest: Option<(String, Inexact, bool)> = None;
     for storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
         let same_codes = storage.scheme.weight == unpacked.scheme().weight;
-        let held = whole(shape, &storage).and_then(|()| {
-            let slots = recode::recode(unpacked, &storage.scheme)?;
+        let held = recode::recode(unpacked, &storage.scheme, storage.whole).and_then(|slots| {
             let settings = serde_json::Value::Object(storage.settings.clone());
             let key = (format!("{} {settings}", storage.scheme), shape);
             if probed.contains(&key) {
@@ -285,16 +284,6 @@ fn stored(
         }
         None => Refusal::Codes { format: format.name(), stores: variant.stores },
     })
-}
-
-/// Checks that N and K are multiples of what the format stores together.
-fn whole(shape: Shape, storage: &Storage) -> Result<(), Inexact> {
-    for (axis, size, of) in [("N", shape.n, storage.whole.0), ("K", shape.k, storage.whole.1)] {
-        if !size.is_multiple_of(of) {
-            return Err(Inexact::Multiple { axis, size, of });
-        }
-    }
-    Ok(())
 }
 
 /// The configuration of all layers that are stored; those that cannot be with others are refused.

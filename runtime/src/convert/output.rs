@@ -385,7 +385,7 @@ impl Plan<'_> {
         let fault = |what: String| ConvertError::Source(what);
         let storage = planned.outcome.as_ref().map_err(|refusal| fault(refusal.to_string()))?;
         let unpacked = values(read(self.checkpoint, &planned.name)?, self.options)?;
-        let slots = recode::recode(&unpacked, &storage.scheme);
+        let slots = recode::recode(&unpacked, &storage.scheme, storage.whole);
         let slots = slots.map_err(|inexact| fault(inexact.to_string()))?;
         let tensors = LayerTensors::new(&planned.name, unpacked.shape(), storage, &slots);
         let pack = |error| ConvertError::Pack { layer: planned.name.clone(), error };

@@ -28,13 +28,17 @@ use super::inexact::Inexact;
 use crate::pack::Slots;
 use crate::unpacked::Unpacked;
 
-/// The layer's values as plain codes of `to`.
+/// The layer's values as plain codes of `to`; N and K are to be multiples of `whole`.
 ///
 /// # Errors
 /// See [`Inexact`].
-pub(super) fn recode(from: &Unpacked, to: &Scheme) -> Result<Slots, Inexact> {
+pub(super) fn recode(
+    from: &Unpacked,
+    to: &Scheme,
+    whole: (u64, u64),
+) -> Result<Slots, Inexact> {
     clauses(from.scheme(), to)?;
-    layouts(from.shape(), to)?;
+    layouts(from.shape(), to, whole)?;
     let recoder = Recoder { from, to, shape: from.shape(), minus: less(from, to) };
     let mut slots = Slots::new(from.shape());
     recoder.scales(&mut slots)?;
@@ -93,7 +97,12 @@ fn clauses(from: &Scheme, to: &Scheme) -> Result<(), Inexact> {
 }
 
 /// Every layout fits the shape.
-fn layouts(shape: Shape, to: &Scheme) -> Result<(), Inexact> {
+fn layouts(shape: Shape, to: &Scheme, whole: (u64, u64)) -> Result<(), Inexact> {
+    for (axis, size, of) in [("N", shape.n, whole.0), ("K", shape.k, whole.1)] {
+        if !size.is_multiple_of(of) {
+            return Err(Inexact::Multiple { axis, size, of });
+        }
+    }
     for store in &to.stores {
         if let Err(error) = to.bind(store, shape) {
             return Err(Inexact::Layout { store: store.name.clone(), error });
