@@ -107,7 +107,11 @@ fn output(arguments: &Arguments) -> Result<Option<Output>> {
     let ends = |ending: &str| path.extension().is_some_and(|found| found == ending);
     let gguf = arguments.to == Format::Gguf;
     if gguf != ends("gguf") && (gguf || ends("gguf")) {
-        let name = if gguf { "GGUF is one file: its name ends in .gguf" } else { "a .gguf file is of --to gguf" };
+        let name = if gguf {
+            "GGUF is one file: its name ends in .gguf"
+        } else {
+            "a .gguf file is of --to gguf"
+        };
         bail!("--out {}: {name}", path.display());
     }
     if ends("gguf") || ends("safetensors") {
@@ -129,10 +133,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         arguments.replace.check(&[("--out", path)], &[&arguments.path, scheme])?;
     }
     let checkpoint = arguments.reading.open(&arguments.path, None)?;
-    let weights: u64 = checkpoint
-        .layers()
-        .filter_map(|(_, layer)| layer.ok()?.shape().elements())
-        .sum();
+    let weights: u64 =
+        checkpoint.layers().filter_map(|(_, layer)| layer.ok()?.shape().elements()).sum();
     if checkpoint.layers().next().is_none() {
         bail!(
             "{} has no quantised layer to convert; `quantloom quantize` makes some",
@@ -213,7 +215,8 @@ fn summary(plan: &Plan<'_>) -> impl std::fmt::Display {
         of.1 += layer.shape.and_then(Shape::elements).unwrap_or(0);
         of.2 += layer.bytes;
     }
-    let mut rows = table(&["from", plan.format().name(), "bits a weight", "layers", "weights", "bytes"]);
+    let mut rows =
+        table(&["from", plan.format().name(), "bits a weight", "layers", "weights", "bytes"]);
     for ([from, to, bits], (layers, weights, bytes)) in ways {
         rows.add_row([from, to, bits, layers.to_string(), weights.to_string(), size(bytes)]);
     }
@@ -236,7 +239,7 @@ fn refusals(plan: &Plan<'_>) -> Result<()> {
 /// What the output does not have.
 fn notes(plan: &Plan<'_>, keys: Option<usize>) -> Result<()> {
     for (name, layers) in plan.left_out() {
-        print_line(format_args!("note: the tensor {name} of {layers} layers is not needed there"))?;
+        print_line(format_args!("note: the tensor {name} of {layers} layers is left out"))?;
     }
     if let (Some(keys), false) = (keys, plan.format() == CheckpointFormat::Gguf) {
         print_line(format_args!(

@@ -42,10 +42,11 @@ pub use experts::{
 };
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
-pub(crate) use gguf::{
-    GgufEntry, default_keys, element_number, header as gguf_header, unwritable as unwritable_in_gguf,
-};
 pub use gguf::{Gguf, GgufList, GgufProblem, GgufType, GgufValue};
+pub(crate) use gguf::{
+    GgufEntry, default_keys, element_number, header as gguf_header,
+    unwritable as unwritable_in_gguf,
+};
 pub use layer::{Layer, LayerError, LayerProblem};
 pub use patterns::PatternProblem;
 pub use quantloom::attached;

@@ -312,20 +312,17 @@ impl Reader<'_> {
     }
 
     /// Columns of a group: as the configuration says, or, of float scales, as many as there are columns for each.
-    fn group(
-        &self,
-        scales: WeightScales,
-        shape: Shape,
-    ) -> Result<Option<u32>, CheckpointError> {
+    fn group(&self, scales: WeightScales, shape: Shape) -> Result<Option<u32>, CheckpointError> {
         let WeightScales::Group = scales else { return Ok(self.group) };
         // Whole groups only: the software does not pad.
         let dims = self.source.needed(self.layer, "weight_scale")?.shape();
         let columns = dims.last().map_or(0, |columns| *columns as u64);
         let even = columns > 0 && shape.k.is_multiple_of(columns);
         let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
-        let group = self.group.or(inferred).ok_or_else(|| {
-            LayerError::inconsistent(self.layer, "`group_size` is missing")
-        })?;
+        let group = self
+            .group
+            .or(inferred)
+            .ok_or_else(|| LayerError::inconsistent(self.layer, "`group_size` is missing"))?;
         Ok(Some(group))
     }
 

@@ -37,10 +37,16 @@ mod tests {
     fn what_loses_a_bit_fails() {
         let odd = f64::from_bits(1.0f64.to_bits() + 1);
         assert_eq!((product(odd, 4.0), product(odd, 3.0)), (Some(odd * 4.0), None));
-        assert_eq!((quotient(3.0, 4.0), quotient(1.0, 3.0), quotient(1.0, 0.0)), (Some(0.75), None, None));
+        assert_eq!(
+            (quotient(3.0, 4.0), quotient(1.0, 3.0), quotient(1.0, 0.0)),
+            (Some(0.75), None, None)
+        );
         assert_eq!((sum(1.0, 0.5), sum(odd, 1e16)), (Some(1.5), None));
         let f16 = Number::from_name("f16").unwrap();
-        assert_eq!((code(f16, 1.5), code(f16, 1.0 + 1.0 / 4096.0), code(f16, 1e6)), (Some(0x3e00), None, None));
+        assert_eq!(
+            (code(f16, 1.5), code(f16, 1.0 + 1.0 / 4096.0), code(f16, 1e6)),
+            (Some(0x3e00), None, None)
+        );
         assert_eq!(code(Number::Uint(4), 15.0), Some(15));
         assert!(code(Number::Uint(4), 16.0).is_none() && code(Number::Uint(4), 0.5).is_none());
     }

@@ -76,7 +76,9 @@ pub enum Inexact {
     #[error("the layer has both zero points and shifts")]
     ZeroAndShift,
     /// A value that is computed from several levels has more bits than are computed with.
-    #[error("the {component} of row {n}, column {k} has too many bits to be merged into one number")]
+    #[error(
+        "the {component} of row {n}, column {k} has too many bits to be merged into one number"
+    )]
     Merge {
         /// Of what.
         component: Component,

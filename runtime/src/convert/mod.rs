@@ -55,6 +55,9 @@ pub enum Refusal {
     /// The format is read and not written.
     #[error("{0} is not written")]
     Format(&'static str),
+    /// The layer's format keeps more beside a layer than a conversion would know of.
+    #[error("layers of {0} are read and not converted")]
+    From(&'static str),
     /// The format stores no such codes.
     #[error("{format} stores {stores}")]
     Codes {
@@ -141,6 +144,11 @@ impl<'c> Plan<'c> {
         let mut unwritten = Vec::new();
         for (name, layer) in checkpoint.layers() {
             let layer = layer.map_err(|fault| Refusal::Source(fault.to_string()));
+            let layer = layer.and_then(|layer| match layer.format() {
+                // Its state is in several tensors, of which the reader makes those of a scheme.
+                CheckpointFormat::BitsAndBytes => Err(Refusal::From(layer.format().name())),
+                _ => Ok(layer),
+            });
             let unpacked = layer.and_then(|layer| {
                 let unpacked = unpack(layer, options);
                 Ok((layer, unpacked.map_err(|error| Refusal::Source(error.to_string()))?))
@@ -151,14 +159,19 @@ impl<'c> Plan<'c> {
             if variants.is_empty() {
                 let (from, shape) = (None, None);
                 let outcome = Err(Refusal::Format(format.name()));
-                unwritten.push(PlannedLayer { name: name.to_owned(), shape, from, bytes: 0, outcome });
+                unwritten.push(PlannedLayer {
+                    name: name.to_owned(),
+                    shape,
+                    from,
+                    bytes: 0,
+                    outcome,
+                });
             }
             if let Ok((_, unpacked)) = &unpacked {
                 progress(unpacked.shape().elements().unwrap_or(0));
             }
         }
-        let (copied, left_out) = others(checkpoint);
-        let refused = refused(checkpoint, format, &copied);
+        let (mut copied, beside) = others(checkpoint);
         let matrices = float_matrices(checkpoint, &copied);
         let mut plans = variants.iter().zip(found).map(|(variant, mut layers)| {
             let config = configured(&mut layers, variant, &matrices);
@@ -172,6 +185,20 @@ impl<'c> Plan<'c> {
             }
         }
         let (_, layers, config) = best.unwrap_or((0, unwritten, None));
+        let mut left_out: BTreeMap<String, u64> = BTreeMap::new();
+        for (layer, name) in beside {
+            if written(&layers, layer, name) {
+                continue;
+            }
+            // The same format knows what they are.
+            if format == checkpoint.format() {
+                copied.push(tensor_name(layer, name));
+            } else {
+                *left_out.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        copied.sort();
+        let refused = refused(checkpoint, format, &copied);
         Self { checkpoint, format, options, layers, copied, refused, left_out, config }
     }
 
@@ -186,7 +213,8 @@ impl<'c> Plan<'c> {
     }
 
     /// Tensors of layers that their schemes do not have, by the last part of their names, with the number of
-    /// layers that have one: what their format keeps beside a layer (its shape, zeros). They are left out.
+    /// layers that have one: what their format keeps beside a layer (its shape, zeros, what is of attention's
+    /// cache). They are left out, since another format may mean something else by them.
     pub fn left_out(&self) -> impl Iterator<Item = (&str, u64)> {
         self.left_out.iter().map(|(name, layers)| (name.as_str(), *layers))
     }
@@ -206,7 +234,8 @@ impl<'c> Plan<'c> {
 fn scheme_of(layer: &Layer, options: Options) -> Scheme {
     let mut scheme = layer.scheme().clone();
     if options.weights_only && scheme.quantiser().is_some() {
-        scheme.activations = [BF16, F16].map(|float| Activation::Float(Number::Float(float))).into();
+        scheme.activations =
+            [BF16, F16].map(|float| Activation::Float(Number::Float(float))).into();
         let of_x = |component| matches!(component, Component::InputScale(_) | Component::InputZero);
         scheme.stores.retain(|store| !of_x(store.owner));
     }
@@ -312,21 +341,34 @@ fn configured(
     }
 }
 
-/// The tensors that are no layer's, and those of layers that their schemes do not have.
-fn others(checkpoint: &Checkpoint) -> (Vec<String>, BTreeMap<String, u64>) {
+/// The tensors that are no layer's, and those of layers that their schemes do not have: the layer, and
+/// the last part of the name.
+fn others(checkpoint: &Checkpoint) -> (Vec<String>, Vec<(&str, &str)>) {
     let mut own = HashSet::new();
-    let mut left_out: BTreeMap<String, u64> = BTreeMap::new();
+    let mut all_beside = Vec::new();
     for (name, layer) in checkpoint.layers() {
         let Ok(layer) = layer else { continue };
         own.extend(layer.stores().map(|(store, _)| tensor_name(name, store)));
         for beside in checkpoint.beside(layer) {
             if own.insert(tensor_name(name, beside)) {
-                *left_out.entry(beside.to_owned()).or_default() += 1;
+                all_beside.push((name, beside));
             }
         }
     }
     let all = checkpoint.tensors().names().filter(|name| !own.contains(*name));
-    (all.map(str::to_owned).collect(), left_out)
+    (all.map(str::to_owned).collect(), all_beside)
+}
+
+/// Whether a layer is written with a tensor of this name; layers are sorted by name.
+fn written(layers: &[PlannedLayer], layer: &str, tensor: &str) -> bool {
+    let at = layers.partition_point(|planned| planned.name.as_str() < layer);
+    let planned = layers.get(at).filter(|planned| planned.name == layer);
+    let Some(PlannedLayer { outcome: Ok(storage), shape: Some(shape), .. }) = planned else {
+        return false;
+    };
+    let extras = storage.extras.of(&storage.scheme, layer, *shape);
+    storage.scheme.stores.iter().any(|store| store.name == tensor)
+        || extras.iter().any(|(entry, _)| entry.name == tensor_name(layer, tensor))
 }
 
 /// The copied tensors that a format cannot have.

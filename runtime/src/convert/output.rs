@@ -149,7 +149,10 @@ pub(super) fn file_in_memory(
     let (mut file, alignment) = match format {
         CheckpointFormat::Gguf => {
             let entry = |(entry, _, codes): &(Entry, Vec<u8>, bool)| {
-                gguf_entry(entry, layer.number.filter(|_| *codes).map(|number| (number, layer.shape)))
+                gguf_entry(
+                    entry,
+                    layer.number.filter(|_| *codes).map(|number| (number, layer.shape)),
+                )
             };
             let entries: Vec<GgufEntry> = layer.tensors.iter().map(entry).collect();
             gguf_header(&default_keys("unknown"), None, &entries)?
@@ -241,7 +244,8 @@ impl Plan<'_> {
             let (Ok(storage), Some(shape)) = (&layer.outcome, layer.shape) else { continue };
             let pack = |error| ConvertError::Pack { layer: layer.name.clone(), error };
             for (entry, codes, _) in entries(&layer.name, shape, storage).map_err(pack)? {
-                let number = storage.blocks.filter(|_| codes).map(|blocks| (blocks.number(), shape));
+                let number =
+                    storage.blocks.filter(|_| codes).map(|blocks| (blocks.number(), shape));
                 let gguf = gguf_entry(&entry, number);
                 all.push(Planned { entry, content: Content::Layer(at), gguf });
             }
@@ -290,7 +294,8 @@ impl Plan<'_> {
                 Some(gguf) => (gguf.keys_to_write(), Some(gguf.aligned_to())),
                 None => (default_keys(&self.architecture()?), None),
             };
-            let tensors: Vec<GgufEntry> = planned.iter().map(|planned| planned.gguf.clone()).collect();
+            let tensors: Vec<GgufEntry> =
+                planned.iter().map(|planned| planned.gguf.clone()).collect();
             let (header, alignment) = gguf_header(&keys, alignment, &tensors).map_err(fault)?;
             Writer::after(path, &header, entries, alignment)
         } else {
@@ -335,7 +340,8 @@ impl Plan<'_> {
         if shards.len() > 1 {
             let total: u64 = planned.iter().map(|planned| planned.entry.bytes).sum();
             let index = json!({ "metadata": { "total_size": total }, "weight_map": map });
-            write_json(&folder.path().join("model.safetensors.index.json"), &index).map_err(fault)?;
+            write_json(&folder.path().join("model.safetensors.index.json"), &index)
+                .map_err(fault)?;
         }
         let mut model = self.model_config()?;
         without_quantisation(&mut model);
@@ -411,7 +417,8 @@ impl Plan<'_> {
         for entry in std::fs::read_dir(source)? {
             let path = entry?.path();
             let (Some(name), Some(kind)) = (path.file_name(), path.extension()) else { continue };
-            let small = ["json", "txt", "model", "jinja", "tiktoken"].iter().any(|end| kind == *end);
+            let small =
+                ["json", "txt", "model", "jinja", "tiktoken"].iter().any(|end| kind == *end);
             let told = ["quantize_config.json", "quant_config.json", "hf_quant_config.json"];
             let ours = folder.join(name).exists()
                 || name.to_string_lossy().ends_with(".index.json")

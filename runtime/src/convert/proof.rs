@@ -146,7 +146,8 @@ fn difference(source: &Unpacked, ours: &Unpacked) -> Option<String> {
     for first in (0..rows).step_by(step as usize) {
         let range = first..(first + step).min(rows);
         let (theirs, ours) = (source.decode_rows(range.clone()), ours.decode_rows(range));
-        let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+        let differs =
+            |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
         if let Some(at) = theirs.iter().zip(&ours).position(differs) {
             let (row, column) = (first + at as u64 / shape.k, at as u64 % shape.k);
             return Some(format!(

@@ -32,11 +32,7 @@ use crate::unpacked::Unpacked;
 ///
 /// # Errors
 /// See [`Inexact`].
-pub(super) fn recode(
-    from: &Unpacked,
-    to: &Scheme,
-    whole: (u64, u64),
-) -> Result<Slots, Inexact> {
+pub(super) fn recode(from: &Unpacked, to: &Scheme, whole: (u64, u64)) -> Result<Slots, Inexact> {
     clauses(from.scheme(), to)?;
     layouts(from.shape(), to, whole)?;
     let recoder = Recoder { from, to, shape: from.shape(), minus: less(from, to) };
@@ -123,8 +119,7 @@ fn less(from: &Unpacked, to: &Scheme) -> f64 {
 
 /// The codes of a scheme's weights, and their values.
 fn codes_of(scheme: &Scheme) -> impl Iterator<Item = (u8, f64)> + '_ {
-    (0..1u32 << scheme.weight.code.bits())
-        .map(|code| (code as u8, scheme.weight.decode(code)))
+    (0..1u32 << scheme.weight.code.bits()).map(|code| (code as u8, scheme.weight.decode(code)))
 }
 
 struct Recoder<'a> {
@@ -186,7 +181,9 @@ impl Recoder<'_> {
             return exact::product(-zero, self.scale_of(&self.scale_levels(), place)?);
         }
         let first = self.at(*levels.first()?, place)?;
-        levels[1..].iter().try_fold(first, |all, level| exact::product(all, self.at(*level, place)?))
+        levels[1..]
+            .iter()
+            .try_fold(first, |all, level| exact::product(all, self.at(*level, place)?))
     }
 
     /// z at a place: the zero point, or what shifts make of it.
@@ -240,10 +237,16 @@ impl Recoder<'_> {
     fn not_merged(&self, component: Component, place: Place) -> Inexact {
         let Place { n, k, .. } = place;
         match component {
-            Component::Zero if !self.from.scheme().shifts.is_empty() => Inexact::NoZeroPoint { n, k },
+            Component::Zero if !self.from.scheme().shifts.is_empty() => {
+                Inexact::NoZeroPoint { n, k }
+            }
             Component::Scale(level) => {
                 let levels = self.scale_levels();
-                let own = if self.to.scales.len() == 1 { levels.first() } else { levels.get(usize::from(level)) };
+                let own = if self.to.scales.len() == 1 {
+                    levels.first()
+                } else {
+                    levels.get(usize::from(level))
+                };
                 let alone = self.to.scales.len() > 1 || levels.len() == 1;
                 let value = own.and_then(|(own, _)| self.at(*own, place));
                 match value.filter(|_| alone) {

@@ -17,8 +17,10 @@ fn conversions_of_flipped_bits() {
         CheckpointFormat::Gguf,
         CheckpointFormat::Quantloom,
     ];
-    let safetensors = ["gptq4_v1_actorder", "awq4", "ct_w4a16_asym", "ct_nvfp4", "quark_w8a8_int8_channel"];
-    let files = safetensors.map(golden_file).into_iter().chain(["q4_k", "nvfp4_scaled"].map(golden_gguf));
+    let safetensors =
+        ["gptq4_v1_actorder", "awq4", "ct_w4a16_asym", "ct_nvfp4", "quark_w8a8_int8_channel"];
+    let files =
+        safetensors.map(golden_file).into_iter().chain(["q4_k", "nvfp4_scaled"].map(golden_gguf));
     let mut random = Random(3);
     let (mut written, mut refused) = (0, 0);
     for file in files {
@@ -31,7 +33,9 @@ fn conversions_of_flipped_bits() {
                 let at = random.below(end as u64) as usize;
                 bytes[at] ^= 1 << random.below(8);
             }
-            let Ok(checkpoint) = Checkpoint::from_bytes(bytes, Reading::default()) else { continue };
+            let Ok(checkpoint) = Checkpoint::from_bytes(bytes, Reading::default()) else {
+                continue;
+            };
             let options = Options { weights_only: random.below(2) == 0 };
             let format = formats[random.below(formats.len() as u64) as usize];
             let plan = Plan::new(&checkpoint, format, options, &|_| {});

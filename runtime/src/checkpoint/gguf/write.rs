@@ -38,7 +38,10 @@ pub(crate) fn element_number(dtype: Dtype) -> Option<u32> {
 /// Why a file cannot have a tensor of this name and these dimensions.
 pub(crate) fn unwritable(name: &str, dims: &[u64]) -> Option<String> {
     if name.len() > MOST_NAME {
-        return Some(format!("its name has {} bytes; {MOST_NAME} are read by llama.cpp", name.len()));
+        return Some(format!(
+            "its name has {} bytes; {MOST_NAME} are read by llama.cpp",
+            name.len()
+        ));
     }
     if dims.len() > 4 {
         return Some(format!("it has {} dimensions; GGUF has 4 at most", dims.len()));
@@ -63,7 +66,8 @@ pub(crate) fn default_keys(architecture: &str) -> Vec<EncodedKey> {
 impl Gguf {
     /// The keys for another file with the same facts.
     pub(crate) fn keys_to_write(&self) -> Vec<EncodedKey> {
-        let owned = |(key, kind, bytes): (&str, GgufType, &[u8])| (key.to_owned(), kind, bytes.to_vec());
+        let owned =
+            |(key, kind, bytes): (&str, GgufType, &[u8])| (key.to_owned(), kind, bytes.to_vec());
         self.encoded().into_iter().map(owned).collect()
     }
 }
@@ -110,7 +114,8 @@ pub(crate) fn header(
         header.extend(dims.iter().rev().flat_map(|size| size.to_le_bytes()));
         header.extend(entry.number.to_le_bytes());
         header.extend(offset.to_le_bytes());
-        let end = offset.checked_add(entry.bytes).and_then(|end| end.checked_next_multiple_of(alignment));
+        let end =
+            offset.checked_add(entry.bytes).and_then(|end| end.checked_next_multiple_of(alignment));
         offset = end.ok_or_else(|| fault("the file would be too large".to_owned()))?;
     }
     let length = (header.len() as u64).next_multiple_of(alignment);

@@ -44,7 +44,8 @@ fn config(
     let Some(first) = layers.first() else { return Ok(None) };
     let differs = |layer: &StoredLayer<'_>| layer.storage.settings != first.storage.settings;
     if let Some(at) = layers.iter().position(differs) {
-        let what = format!("FP8 files have one setting for all layers, and \"{}\" another", first.name);
+        let what =
+            format!("FP8 files have one setting for all layers, and \"{}\" another", first.name);
         return Err((at, what));
     }
     let mut config = first.storage.settings.clone();

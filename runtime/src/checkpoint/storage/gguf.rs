@@ -5,11 +5,8 @@ use serde_json::{Map, Value};
 use super::{Apart, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::gguf::{BlockType, LayerText};
 
-pub(super) const VARIANTS: &[Variant] = &[Variant {
-    stores: "matrices of blocks of ggml's types",
-    storages,
-    config,
-}];
+pub(super) const VARIANTS: &[Variant] =
+    &[Variant { stores: "matrices of blocks of ggml's types", storages, config }];
 
 /// Every type of blocks that rows consist of, those with the fewest bytes first; of these the first
 /// in the table.

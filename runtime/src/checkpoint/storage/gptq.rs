@@ -13,8 +13,16 @@ const WHOLE: (u64, u64) = (32, 32);
 
 /// Version 1 is what most software reads; it has no zero point of 0.
 pub(super) const VARIANTS: &[Variant] = &[
-    Variant { stores: STORES, storages: |wanted| storages(wanted, 1), config: |l, n| config(l, n, "gptq") },
-    Variant { stores: STORES, storages: |wanted| storages(wanted, 0), config: |l, n| config(l, n, "gptq_v2") },
+    Variant {
+        stores: STORES,
+        storages: |wanted| storages(wanted, 1),
+        config: |l, n| config(l, n, "gptq"),
+    },
+    Variant {
+        stores: STORES,
+        storages: |wanted| storages(wanted, 0),
+        config: |l, n| config(l, n, "gptq_v2"),
+    },
 ];
 
 fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {

@@ -181,7 +181,8 @@ impl Wanted<'_> {
     ) -> Option<Storage> {
         let mut scheme = parse(text).ok()?;
         if let Some(global) = global.filter(|_| self.quantises_input()) {
-            let quantised = |activation: &&Activation| matches!(activation, Activation::Quantised(_));
+            let quantised =
+                |activation: &&Activation| matches!(activation, Activation::Quantised(_));
             scheme.activations = self.from.activations.iter().filter(quantised).cloned().collect();
             for component in self.from.components() {
                 let name = match component {

@@ -22,7 +22,9 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
             continue;
         }
         if element.unit == (8, 1) {
-            found.extend(wanted.floats().iter().filter_map(|scale| four_bits(wanted, element.code, scale)));
+            found.extend(
+                wanted.floats().iter().filter_map(|scale| four_bits(wanted, element.code, scale)),
+            );
             continue;
         }
         let mut scales = Vec::new();
@@ -47,7 +49,9 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
                 "Quark {{ weight: {}, {scale}, pack: {}, activation: bf16 | f16, {bias} }}",
                 element.code, element.pack
             );
-            let Some(storage) = wanted.storage(&text, label, Some("input_scale_2")) else { continue };
+            let Some(storage) = wanted.storage(&text, label, Some("input_scale_2")) else {
+                continue;
+            };
             let Some(config) = described(&storage.scheme) else { continue };
             let settings = config.get("global_quant_config").cloned().unwrap_or_default();
             let int8 = element.code == "i8";
