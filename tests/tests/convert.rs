@@ -411,6 +411,31 @@ fn tensors_that_gguf_cannot_have() {
     convert(&from, &folder.path().join("to.safetensors"), Gptq, Options::default()).unwrap();
 }
 
+/// What a format keeps beside a layer stays within the format, and is left out of another one.
+#[test]
+fn tensors_beside_a_layer() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from.safetensors");
+    let mut tensors = tensors_of(&golden_file("ct_w4a16"));
+    tensors.insert("layer.k_scale".to_owned(), f32_tensor(&[1], &[0.5]));
+    let config = Checkpoint::open(golden_file("ct_w4a16")).unwrap().config().unwrap().value.clone();
+    write_file(&from, &tensors, Some(&serde_json::Value::Object(config).to_string()));
+    let checkpoint = Checkpoint::open(&from).unwrap();
+    for (format, left_out) in [
+        (CompressedTensors, Vec::new()),
+        (Gguf, vec![("k_scale".to_owned(), 1), ("weight_shape".to_owned(), 1)]),
+    ] {
+        let plan = Plan::new(&checkpoint, format, Options::default(), &|_| {});
+        let found: Vec<_> = plan.left_out().map(|(name, of)| (name.to_owned(), of)).collect();
+        assert_eq!(found, left_out);
+        let to = out(folder.path(), "to", format);
+        plan.write(&Output::File(to.clone()), &|_| {}).unwrap();
+        let read = Checkpoint::open(&to).unwrap();
+        assert_eq!(read.tensors().get("layer.k_scale").is_some(), format == CompressedTensors);
+        assert_eq!(read.tensors().get("layer.weight_shape").is_some(), format == CompressedTensors);
+    }
+}
+
 /// AWQ has one group size: the layer with another one is refused, not the first.
 #[test]
 fn layers_that_cannot_be_in_one_file() {

@@ -52,7 +52,7 @@ pub enum ConvertError {
         /// The layer.
         layer: String,
         /// Why.
-        error: UnpackError,
+        error: Box<UnpackError>,
     },
     /// Two tensors would have one name.
     #[error("two tensors would be named \"{0}\"")]
@@ -242,7 +242,8 @@ impl Plan<'_> {
         let mut all = Vec::new();
         for (at, layer) in self.layers.iter().enumerate() {
             let (Ok(storage), Some(shape)) = (&layer.outcome, layer.shape) else { continue };
-            let pack = |error| ConvertError::Pack { layer: layer.name.clone(), error };
+            let pack =
+                |error| ConvertError::Pack { layer: layer.name.clone(), error: Box::new(error) };
             for (entry, codes, _) in entries(&layer.name, shape, storage).map_err(pack)? {
                 let number =
                     storage.blocks.filter(|_| codes).map(|blocks| (blocks.number(), shape));
@@ -394,7 +395,8 @@ impl Plan<'_> {
         let slots = recode::recode(&unpacked, &storage.scheme, storage.whole);
         let slots = slots.map_err(|inexact| fault(inexact.to_string()))?;
         let tensors = LayerTensors::new(&planned.name, unpacked.shape(), storage, &slots);
-        let pack = |error| ConvertError::Pack { layer: planned.name.clone(), error };
+        let pack =
+            |error| ConvertError::Pack { layer: planned.name.clone(), error: Box::new(error) };
         let tensors = tensors.map_err(pack)?.tensors.into_iter();
         Ok(tensors.map(|(entry, bytes, _)| (entry.name, bytes)).collect())
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::awq::scheme_text;
 
 const STORES: &str = "integers of 4 bits with a float scale per row or group of columns";
@@ -27,10 +27,7 @@ fn storages(wanted: &Wanted<'_>, zeros: bool) -> Vec<Storage> {
     wanted.floats().into_iter().filter_map(storage).collect()
 }
 
-fn config(
-    layers: &[StoredLayer<'_>],
-    others: &[String],
-) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let settings = &first.storage.settings;
     if let Some(at) = layers.iter().position(|layer| layer.storage.settings != *settings) {

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::describe::{Extras, compressed_tensors as described};
 use quantloom_dsl::layout::GroupSize;
 
@@ -122,10 +122,7 @@ fn settings(storage: &Storage) -> Option<Value> {
 }
 
 /// One group of layers for each setting. The only one targets a class, as the software writes it.
-fn config(
-    layers: &[StoredLayer<'_>],
-    others: &[String],
-) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let mut groups: Vec<(&Map<String, Value>, Vec<&str>)> = Vec::new();
     for layer in layers {
         let settings = &layer.storage.settings;

@@ -1,9 +1,9 @@
 //! FP8 of DeepSeek and transformers: e4m3 with scales per block or per tensor, and x in e4m3.
 
 use quantloom_dsl::layout::GroupSize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::describe::fp8 as described;
 
 pub(super) const VARIANTS: &[Variant] = &[Variant {
@@ -37,10 +37,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
     wanted.floats().into_iter().filter_map(storage).collect()
 }
 
-fn config(
-    layers: &[StoredLayer<'_>],
-    others: &[String],
-) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let differs = |layer: &StoredLayer<'_>| layer.storage.settings != first.storage.settings;
     if let Some(at) = layers.iter().position(differs) {

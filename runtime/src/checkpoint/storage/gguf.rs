@@ -1,8 +1,6 @@
 //! GGUF: one of ggml's types a tensor.
 
-use serde_json::{Map, Value};
-
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::gguf::{BlockType, LayerText};
 
 pub(super) const VARIANTS: &[Variant] =
@@ -25,6 +23,6 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
     types.into_iter().filter_map(storage).collect()
 }
 
-fn config(_: &[StoredLayer<'_>], _: &[String]) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(_: &[StoredLayer<'_>], _: &[String]) -> Configuration {
     Ok(None)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::describe::Extras;
 use crate::checkpoint::gptq::{LayerText, WIDTHS};
 
@@ -60,11 +60,7 @@ fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {
 }
 
 /// The settings of most layers, and rules for the others.
-fn config(
-    layers: &[StoredLayer<'_>],
-    others: &[String],
-    version: &str,
-) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], others: &[String], version: &str) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let mut config = Map::new();
     config.insert("quant_method".to_owned(), "gptq".into());

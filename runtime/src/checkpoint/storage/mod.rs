@@ -53,6 +53,9 @@ pub(crate) struct StoredLayer<'a> {
 /// Why layers cannot be in one file: the position of one of them, and the reason.
 pub(crate) type Apart = (usize, String);
 
+/// A configuration, if the format has one.
+pub(crate) type Configuration = Result<Option<Map<String, Value>>, Apart>;
+
 /// What a format's files say of all layers alike, where a format leaves a choice.
 pub(crate) struct Variant {
     /// What the format stores, for a message: `AWQ stores ...`.
@@ -61,8 +64,7 @@ pub(crate) struct Variant {
     pub(crate) storages: fn(&Wanted<'_>) -> Vec<Storage>,
     /// The `quantization_config` of a file with these layers; the names are those of other matrices.
     /// `None` if the format has no configuration.
-    pub(crate) config:
-        fn(&[StoredLayer<'_>], &[String]) -> Result<Option<Map<String, Value>>, Apart>,
+    pub(crate) config: fn(&[StoredLayer<'_>], &[String]) -> Configuration,
 }
 
 /// The variants of a format that can be written, the preferred one first; empty if it cannot be.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::modelopt::{ALGORITHMS, Algorithm, LayerText, WeightScales};
 
 pub(super) const VARIANTS: &[Variant] = &[Variant {
@@ -58,10 +58,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
 }
 
 /// One algorithm, or the layers by name.
-fn config(
-    layers: &[StoredLayer<'_>],
-    others: &[String],
-) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let mut config = Map::new();
     config.insert("quant_method".to_owned(), "modelopt".into());

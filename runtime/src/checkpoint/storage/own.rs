@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::describe::Extras;
 
 pub(super) const VARIANTS: &[Variant] = &[Variant { stores: "every scheme", storages, config }];
@@ -13,7 +13,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
     vec![Storage { scheme, label, settings, extras, blocks: None, whole: (1, 1) }]
 }
 
-fn config(layers: &[StoredLayer<'_>], _: &[String]) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], _: &[String]) -> Configuration {
     let layer = |layer: &StoredLayer<'_>| {
         let shape = [layer.shape.experts, layer.shape.n, layer.shape.k];
         let scheme = layer.storage.scheme.to_string();

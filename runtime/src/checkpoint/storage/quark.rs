@@ -3,7 +3,7 @@
 use quantloom_dsl::layout::GroupSize;
 use serde_json::{Map, Value, json};
 
-use super::{Apart, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::describe::{Extras, quark as described};
 use crate::checkpoint::quark::ELEMENTS;
 
@@ -18,7 +18,7 @@ fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
     let mut found = Vec::new();
     for element in ELEMENTS {
         let integer = element.code.starts_with(['i', 'u']);
-        if !wanted.has_codes(element.code) && !(integer && wanted.is_integer()) {
+        if !(wanted.has_codes(element.code) || integer && wanted.is_integer()) {
             continue;
         }
         if element.unit == (8, 1) {
@@ -88,10 +88,7 @@ fn four_bits(wanted: &Wanted<'_>, code: &str, scale: &str) -> Option<Storage> {
 }
 
 /// The settings of the first layer for all, and those of others by name.
-fn config(
-    layers: &[StoredLayer<'_>],
-    others: &[String],
-) -> Result<Option<Map<String, Value>>, Apart> {
+fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let special = layers.iter().filter(|layer| layer.storage.settings != first.storage.settings);
     let special: Map<String, Value> = special
