@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use quantloom_dsl::Scheme;
-use quantloom_dsl::reference::{dequantise, unpack};
-use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer};
+use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::reference::{PlainCodes, dequantise, pack, unpack};
+use quantloom_dsl::{Scheme, parse};
+use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attached};
 use quantloom_runtime::convert::{ConvertError, Options, Output, Plan};
 use quantloom_tests::{
     Made, bf16_tensor, f32_tensor, golden, golden_file, packed, tensors_of, write_file,
@@ -434,6 +435,41 @@ fn tensors_beside_a_layer() {
         assert_eq!(read.tensors().get("layer.k_scale").is_some(), format == CompressedTensors);
         assert_eq!(read.tensors().get("layer.weight_shape").is_some(), format == CompressedTensors);
     }
+}
+
+/// Schemes that no other software has, with zero points and shifts besides, are ours as they are.
+#[test]
+fn own_files_take_every_scheme() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "both { weight: u4, zero: u4 [g, n], shift: f16, scale: f16 per 1x32, pack: u8 [k:2 | k, n], \
+                activation: bf16 }";
+    let scheme = parse(text).unwrap();
+    let shape = Shape::matrix(2, 64);
+    let codes = |component: Component, codes: Vec<u32>| (component, codes);
+    let components = [
+        codes(Component::Code, (0..128).map(|at| at * 7 % 16).collect()),
+        codes(Component::Zero, vec![3, 0, 15, 8]),
+        codes(Component::Shift(0), vec![0x3c00, 0xb800, 0, 0x2e66]),
+        codes(Component::Scale(0), vec![0x2e66, 0x3555, 0x3c01, 0x0001]),
+    ];
+    let plain = PlainCodes { shape, components: components.into() };
+    let stored = pack(&scheme, &plain).unwrap();
+    let layer = Layer::from_bytes("a", &scheme, shape, |store| stored.get(store).cloned()).unwrap();
+    let tensors = layer.stores().map(|(store, bytes)| {
+        let tensor = (safetensors::Dtype::U8, vec![bytes.len()], bytes.to_vec());
+        let tensor = match store {
+            "weight" => (tensor.0, vec![2, 32], tensor.2),
+            "weight_zero_point" => (tensor.0, vec![2, 2], tensor.2),
+            _ => (safetensors::Dtype::F16, vec![2, 2], tensor.2),
+        };
+        (format!("a.{store}"), tensor)
+    });
+    let (from, to) = (folder.path().join("from.safetensors"), folder.path().join("to.safetensors"));
+    write_file(&from, &tensors.collect(), Some(&attached(&[("a", &scheme, shape)])));
+    convert(&from, &to, Quantloom, Options::default()).unwrap();
+    assert!(tensors_of(&from) == tensors_of(&to));
+    let why = convert(&from, &to.with_extension("gguf"), Gguf, Options::default()).unwrap_err();
+    assert!(why.contains("both zero points and shifts"), "{why}");
 }
 
 /// AWQ has one group size: the layer with another one is refused, not the first.

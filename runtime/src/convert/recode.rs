@@ -5,7 +5,7 @@
 //! (`exact`).
 //!
 //! A weight of the layer is `(v - z) s + t`: v is its code's value, z the zero point, s the product of the scale
-//! levels, t that of the shift levels; a layer has z or t or neither. The target may have either one,
+//! levels, t that of the shift levels; a layer has z or t or neither, or both if the target has them too. The target may have either one,
 //! whatever the layer has, since `(v - z) s = v s + (-z s)`. A constant d may be added to all values of codes if
 //! it is added to zero points too, or taken from shifts: `((v + d) - (z + d)) s`. d makes the smallest code
 //! of the layer the smallest code of the target.
@@ -293,11 +293,11 @@ impl Recoder<'_> {
 
     fn zeros_and_shifts(&self, slots: &mut Slots) -> Result<(), Inexact> {
         let scheme = self.from.scheme();
-        // The same levels of shifts with the same codes are kept as they are.
-        let kept = scheme.zero.is_none()
+        // Zero points and levels of shifts of the same codes are kept as they are.
+        let kept = scheme.zero.is_some() == self.to.zero.is_some()
             && self.minus == 0.0
             && scheme.shifts.len() == self.to.shifts.len();
-        if scheme.zero.is_some() && !scheme.shifts.is_empty() {
+        if !kept && scheme.zero.is_some() && !scheme.shifts.is_empty() {
             return Err(Inexact::ZeroAndShift);
         }
         let mut all: Vec<Component> = self.shift_levels();
@@ -308,8 +308,11 @@ impl Recoder<'_> {
             all.extend(self.scale_levels().iter().map(|(component, _)| *component));
         }
         if let Some(zero) = self.to.zero {
-            self.within(Component::Zero, &all)?;
-            let value = |place: Place| exact::sum(self.zero_of(place)?, self.minus);
+            self.within(Component::Zero, if kept { &[Component::Zero] } else { &all })?;
+            let value = |place: Place| match kept {
+                true => self.at(Component::Zero, place),
+                false => exact::sum(self.zero_of(place)?, self.minus),
+            };
             let code = |value: f64| {
                 let code = zero.kind.encode(value);
                 (zero.kind.decode(code) == value).then_some(code)
