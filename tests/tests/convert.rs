@@ -441,7 +441,7 @@ fn tensors_beside_a_layer() {
 #[test]
 fn own_files_take_every_scheme() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "both { weight: u4, zero: u4 [g, n], shift: f16, scale: f16 per 1x32, pack: u8 [k:2 | k, n], \
+    let text = "both { weight: u4, zero: u8 [g, n], shift: f16, scale: f16 per 1x32, pack: u8 [k:2 | k, n], \
                 activation: bf16 }";
     let scheme = parse(text).unwrap();
     let shape = Shape::matrix(2, 64);

@@ -176,7 +176,7 @@ impl Inexact {
             Self::Order => 4,
             Self::Clause(_) => 5,
             Self::Layout { .. } | Self::Multiple { .. } => Self::OF_LAYOUTS,
-            Self::Levels { .. } | Self::ZeroAndShift => 7,
+            Self::Levels { .. } => 7,
             Self::Group { .. } => 8,
             Self::Reciprocal { .. } => 9,
             // In the order in which components are computed.
@@ -185,7 +185,7 @@ impl Inexact {
                 Component::Zero | Component::Shift(_) => 10,
                 _ => 11,
             },
-            Self::NoZeroPoint { .. } => 10,
+            Self::NoZeroPoint { .. } | Self::ZeroAndShift => 10,
             Self::Code { .. } => 12,
             Self::ReadBack(_) => 13,
         }
