@@ -11,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{Builder, NamedTempFile};
 
-/// Temporary files of this process that are neither renamed nor removed yet.
+/// Temporary files and folders of this process that are neither renamed nor removed yet.
 static PENDING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-fn pending() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+pub(crate) fn pending() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -24,7 +24,9 @@ pub fn discard_pending() {
     let files = pending();
     for file in files.iter() {
         // A file that has just been renamed no longer exists.
-        let _ = std::fs::remove_file(file);
+        if std::fs::remove_file(file).is_err() {
+            let _ = std::fs::remove_dir_all(file);
+        }
     }
     // Locked forever: a new file would not be removed.
     std::mem::forget(files);

@@ -8,10 +8,12 @@
 
 pub mod accumulation;
 pub mod atomic_file;
+pub mod atomic_folder;
 pub mod backend;
 mod buffer;
 pub mod checkpoint;
 mod column_order;
+pub mod convert;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

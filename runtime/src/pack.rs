@@ -50,6 +50,11 @@ impl Slots {
         slots.or_insert_with(|| Vec::with_capacity(all)).extend(bytes);
     }
 
+    /// Sets the codes of weights, a byte each, in the order (expert, row, column).
+    pub(crate) fn set_codes(&mut self, codes: Vec<u8>) {
+        self.components.insert(Component::Code, codes);
+    }
+
     /// The stored tensors of a scheme.
     ///
     /// # Errors

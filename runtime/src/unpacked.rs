@@ -247,6 +247,28 @@ impl Unpacked {
         part.map(|part| part.values.as_slice())
     }
 
+    /// Decoded scales of a level, zero points or factors of a shift's level, in the order (expert, row
+    /// group, column group), and what shares one.
+    pub(crate) fn grouped_values(&self, component: Component) -> Option<(Granularity, &[f64])> {
+        let part = match component {
+            Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
+            Component::Zero => self.zero.as_ref(),
+            Component::Shift(level) => self.shifts.get(usize::from(level)),
+            _ => None,
+        };
+        part.map(|part| (part.granularity, part.values.as_slice()))
+    }
+
+    /// The value of each code less the offset.
+    pub(crate) fn code_values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Static parameters of the activation, of all experts.
+    pub(crate) fn static_input(&self) -> &StaticInput {
+        &self.input
+    }
+
     /// The scale of a level or the zero point of a weight of the first expert.
     pub(crate) fn value_of(&self, component: Component, n: u64, k: u64) -> Option<f64> {
         let part = match component {

@@ -67,6 +67,8 @@ const RUNTIME: Allowed<'_> = &[
     ("driver", &["gpu", "image_cache", "op", "source"]),
     ("cuda", &["driver", "gpu", "image_cache", "prepared", "source"]),
     ("hip", &["driver"]),
+    ("atomic_folder", &["atomic_file"]),
+    ("convert", &["atomic_file", "atomic_folder", "checkpoint", "pack", "tensor", "unpacked"]),
     ("quantise", &["checkpoint", "float_mode", "atomic_file", "pack", "tensor", "unpacked"]),
     ("wgpu", &["gpu", "op", "source"]),
 ];

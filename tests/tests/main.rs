@@ -5,6 +5,7 @@ mod arrows;
 mod catalogue;
 mod checkpoint_experts;
 mod conformance;
+mod convert;
 mod device;
 mod experts;
 mod experts_behaviours;

@@ -4,6 +4,7 @@ mod attach;
 mod backend;
 mod bench;
 mod check;
+mod convert;
 pub(crate) mod demo;
 mod dequantize;
 mod devices;
@@ -52,6 +53,8 @@ pub(crate) enum Command {
     Dequantize(dequantize::Arguments),
     /// Quantises the float weights of a checkpoint into a scheme's own checkpoint layout.
     Quantize(quantize::Arguments),
+    /// Writes a quantised checkpoint in another format, every weight kept to the last bit.
+    Convert(convert::Arguments),
     /// Writes a layer's scheme into a checkpoint, so that every command knows it from then on.
     Attach(attach::Arguments),
     /// Multiplies an activation with a layer: y = x w^T + bias.
@@ -78,6 +81,7 @@ impl Command {
             Self::Inspect(arguments) => inspect::run(&arguments),
             Self::Dequantize(arguments) => dequantize::run(&arguments),
             Self::Quantize(arguments) => quantize::run(&arguments),
+            Self::Convert(arguments) => convert::run(&arguments),
             Self::Attach(arguments) => attach::run(&arguments),
             Self::Run(arguments) => run::run(&arguments),
             Self::Check(arguments) => check::run(&arguments),

@@ -19,6 +19,7 @@ const SUBCOMMANDS: &[&str] = &[
     "inspect",
     "dequantize",
     "quantize",
+    "convert",
     "attach",
     "run",
     "check",

@@ -34,6 +34,20 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     Ok(found.collect())
 }
 
+/// The scheme of a layer, with zero points or without; `scale` is the type of scales, `bias` the clause of
+/// the bias.
+pub(super) fn scheme_text(zeros: bool, scale: &str, group: &str, bias: &str) -> String {
+    let (weight, zero) = if zeros {
+        ("u4", "zero: u4 i32 [n/2:4, n:2 | n, g] as \"qzeros\",")
+    } else {
+        ("u4 - 8", "")
+    };
+    format!(
+        "Awq {{ weight: {weight}, {zero} scale: {scale} per {group} [n, g] as \"scales\",
+           pack: i32 [n/2:4, n:2 | n, k] as \"qweight\", activation: f16 | bf16, {bias} }}"
+    )
+}
+
 fn recognise(
     source: &LayerSource<'_>,
     layer: &str,
@@ -43,15 +57,6 @@ fn recognise(
     let [k, words] = source.matrix(layer, "qweight", "[K, N/8]")?;
     let group = group.map_or("channel".to_owned(), |size| format!("1x{size}"));
     let scale = float_name(layer, "scales", source.needed(layer, "scales")?.dtype())?;
-    let (weight, zero) = if zeros {
-        ("u4", "zero: u4 i32 [n/2:4, n:2 | n, g] as \"qzeros\",")
-    } else {
-        ("u4 - 8", "")
-    };
-    let bias = bias_clause(source, layer)?;
-    let scheme = format!(
-        "Awq {{ weight: {weight}, {zero} scale: {scale} per {group} [n, g] as \"scales\",
-           pack: i32 [n/2:4, n:2 | n, k] as \"qweight\", activation: f16 | bf16, {bias} }}"
-    );
+    let scheme = scheme_text(zeros, scale, &group, &bias_clause(source, layer)?);
     Ok(Recognised::new(scheme, Shape::matrix(words * 8, k)))
 }

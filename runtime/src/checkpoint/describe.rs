@@ -141,7 +141,7 @@ fn awq(scheme: &Scheme) -> Option<Map<String, Value>> {
     }))
 }
 
-fn compressed_tensors(scheme: &Scheme) -> Option<Map<String, Value>> {
+pub(super) fn compressed_tensors(scheme: &Scheme) -> Option<Map<String, Value>> {
     let number = match &scheme.weight.code {
         Code::Number(number) => *number,
         Code::Codebook(_) => return None,
@@ -221,7 +221,7 @@ fn ct_args(number: Number, asymmetric: bool, scales: &[ScaleLevel], input: bool)
     Some(Value::Object(args))
 }
 
-fn quark(scheme: &Scheme) -> Option<Map<String, Value>> {
+pub(super) fn quark(scheme: &Scheme) -> Option<Map<String, Value>> {
     let Code::Number(number) = scheme.weight.code else { return None };
     let weight = quark_args(number, scheme.scales.first()?, false)?;
     let inputs = match scheme.activations.first()? {
@@ -284,7 +284,7 @@ fn modelopt(scheme: &Scheme) -> Option<Map<String, Value>> {
     }))
 }
 
-fn fp8(scheme: &Scheme) -> Option<Map<String, Value>> {
+pub(super) fn fp8(scheme: &Scheme) -> Option<Map<String, Value>> {
     let Code::Number(Number::Float(E4M3)) = scheme.weight.code else { return None };
     let level = scheme.scales.first()?;
     let fixed = scheme.quantiser()?.scales.first()?.stored;

@@ -92,7 +92,8 @@ impl Checkpoint {
             Err(CheckpointError::NoConfig(_)) => {
                 let (format, notes, layers) = (CheckpointFormat::Quantloom, Vec::new(), Vec::new());
                 let model = models::find(Some(path), &tensors, None)?;
-                Self { tensors, config: None, model, format, notes, layers }
+                let path = Some(path.to_owned());
+                Self { path, tensors, config: None, model, format, notes, layers }
             }
             other => other?,
         };

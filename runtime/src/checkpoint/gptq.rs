@@ -12,6 +12,45 @@ use super::layer::{LayerError, Recognised};
 use super::patterns::{Compiler, Pattern};
 use super::{CheckpointError, Found, GptqVersion, LayerSource};
 
+/// Bits of a code.
+pub(super) const WIDTHS: [i64; 4] = [2, 3, 4, 8];
+
+/// The parts of a layer's scheme.
+pub(super) struct LayerText<'a> {
+    pub(super) bits: i64,
+    /// What is added to a stored zero point.
+    pub(super) plus: &'a str,
+    pub(super) wraps: &'a str,
+    /// The type of scales.
+    pub(super) scale: &'a str,
+    pub(super) group: &'a str,
+    /// Whether columns have a group index.
+    pub(super) index: bool,
+    /// The clause of the bias.
+    pub(super) bias: &'a str,
+}
+
+impl LayerText<'_> {
+    /// The scheme; `None` if there is none for so many bits.
+    pub(super) fn scheme(&self) -> Option<String> {
+        let Self { bits, plus, wraps, scale, group, bias, .. } = self;
+        let (pack, zeros) = match bits {
+            2 | 4 | 8 => {
+                let codes = 32 / bits;
+                (format!("i32 [k:{codes} | n, k]"), format!("i32 [n:{codes} | n, g]"))
+            }
+            3 => ("i32 [k:32 | n, w, k]".to_owned(), "i32 [n:32 | w, n, g]".to_owned()),
+            _ => return None,
+        };
+        let index = if self.index { "index: i32 as \"g_idx\"," } else { "" };
+        Some(format!(
+            "GptqU{bits} {{ weight: u{bits}, zero: u{bits}{plus}{wraps} {zeros} as \"qzeros\",
+               scale: {scale} per {group} [n, g] as \"scales\", {index}
+               pack: {pack} as \"qweight\", activation: f16 | bf16, {bias} }}"
+        ))
+    }
+}
+
 /// The settings that a layer's overrides may replace.
 struct Settings {
     bits: i64,
@@ -127,19 +166,12 @@ fn recognise(
     let unsupported = |what: String| CheckpointError::from(LayerError::unsupported(layer, what));
     let bits = settings.bits;
     let [words, n] = source.matrix(layer, "qweight", "[K*bits/32, N]")?;
-    let (pack, zeros) = match bits {
-        2 | 4 | 8 => {
-            let codes = 32 / bits;
-            (format!("i32 [k:{codes} | n, k]"), format!("i32 [n:{codes} | n, g]"))
-        }
-        3 => ("i32 [k:32 | n, w, k]".to_owned(), "i32 [n:32 | w, n, g]".to_owned()),
-        _ => {
-            return Err(unsupported(format!(
-                "{bits}-bit GPTQ codes are not supported, only 2, 3, 4 and 8 (the planar layouts of 5, \
-                 6 and 7 bits are another format)"
-            )));
-        }
-    };
+    if !WIDTHS.contains(&bits) {
+        return Err(unsupported(format!(
+            "{bits}-bit GPTQ codes are not supported, only 2, 3, 4 and 8 (the planar layouts of 5, \
+             6 and 7 bits are another format)"
+        )));
+    }
     if !(words * 32).is_multiple_of(bits as u64) {
         return Err(fault(format!("{words} words are not whole {bits}-bit codes")));
     }
@@ -149,19 +181,15 @@ fn recognise(
         None => "channel".to_owned(),
     };
     let scale = float_name(layer, "scales", source.needed(layer, "scales")?.dtype())?;
-    let index =
-        if has_order(source, layer, settings, k)? { "index: i32 as \"g_idx\"," } else { "" };
+    let index = has_order(source, layer, settings, k)?;
     let plus = match settings.version {
         GptqVersion::V1 => " + 1",
         GptqVersion::V2 => "",
     };
     let wraps = if settings.wraps && settings.version == GptqVersion::V1 { " wraps" } else { "" };
-    let bias = bias_clause(source, layer)?;
-    let scheme = format!(
-        "GptqU{bits} {{ weight: u{bits}, zero: u{bits}{plus}{wraps} {zeros} as \"qzeros\",
-           scale: {scale} per {group} [n, g] as \"scales\", {index}
-           pack: {pack} as \"qweight\", activation: f16 | bf16, {bias} }}"
-    );
+    let bias = &bias_clause(source, layer)?;
+    let text = LayerText { bits, plus, wraps, scale, group: &group, index, bias };
+    let scheme = text.scheme().ok_or_else(|| unsupported(format!("{bits}-bit codes")))?;
     Ok(Recognised::new(scheme, Shape::matrix(n, k)))
 }
 

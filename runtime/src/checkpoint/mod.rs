@@ -27,6 +27,8 @@ mod patterns;
 mod quantloom;
 mod quark;
 pub(crate) mod reals;
+pub(crate) mod storage;
+mod surroundings;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +43,10 @@ pub use experts::{
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
 pub use gguf::{Gguf, GgufList, GgufProblem, GgufType, GgufValue};
+pub(crate) use gguf::{
+    GgufEntry, default_keys, element_number, header as gguf_header,
+    unwritable as unwritable_in_gguf,
+};
 pub use layer::{Layer, LayerError, LayerProblem};
 pub use patterns::PatternProblem;
 pub use quantloom::attached;
@@ -198,6 +204,8 @@ pub struct Options {
 
 /// An opened checkpoint.
 pub struct Checkpoint {
+    /// What was opened.
+    path: Option<PathBuf>,
     tensors: Tensors,
     config: Option<Config>,
     model: Option<ModelConfig>,
@@ -247,6 +255,7 @@ impl Checkpoint {
         path: Option<&Path>,
         options: Options,
     ) -> Result<Self, CheckpointError> {
+        let opened = path.map(Path::to_owned);
         // A GGUF file says all of itself; what is beside it is another checkpoint's.
         let path = path.filter(|_| tensors.gguf().is_none());
         let config = config::find(path, &tensors)?;
@@ -269,7 +278,7 @@ impl Checkpoint {
             .collect();
         let notes = report.notes().map(str::to_owned).collect();
         let model = model(&tensors, path, format, &layers)?;
-        Ok(Self { tensors, config, model, format, notes, layers })
+        Ok(Self { path: opened, tensors, config, model, format, notes, layers })
     }
 
     /// Unknown keys of the configuration, which were ignored, one sentence each.

@@ -16,12 +16,12 @@ use super::{CheckpointError, Found, LayerSource};
 
 /// How codes are stored.
 #[derive(Clone, Copy)]
-struct WeightCodes {
+pub(super) struct WeightCodes {
     /// Type of a code.
-    code: &'static str,
+    pub(super) code: &'static str,
     pack: &'static str,
     /// Rows and columns of the weight for one row and column of the tensor.
-    step: (u64, u64),
+    pub(super) step: (u64, u64),
 }
 
 const E4M3: WeightCodes = WeightCodes { code: "e4m3", pack: "[k, n]", step: (1, 1) };
@@ -32,7 +32,7 @@ const I4: WeightCodes = WeightCodes { code: "i4", pack: "u8 [n:2 | k, n]", step:
 
 /// The group of a scale of the weight.
 #[derive(Clone, Copy)]
-enum WeightScales {
+pub(super) enum WeightScales {
     /// The whole weight, or a row if there are as many scales as rows.
     Tensor,
     /// A row.
@@ -47,9 +47,29 @@ enum WeightScales {
     Power(&'static str),
 }
 
+impl WeightScales {
+    /// The clauses of the scales; `number` is the type of float scales, `group` the columns of a group.
+    fn clauses(self, number: &str, group: Option<u32>) -> String {
+        match self {
+            Self::Tensor => format!("scale: {number} per tensor [g],"),
+            Self::Channel => format!("scale: {number} per channel [n],"),
+            Self::Block => format!("scale: {number} per 128x128,"),
+            Self::Group => format!("scale: {number} per 1x{} from amax / 7,", group.unwrap_or(128)),
+            // Both scales multiply; times 448, the largest block scale, and 6, the largest code,
+            // they reach amax.
+            Self::Two => format!(
+                "scale: e4m3 per 1x{},
+                 scale: f32 per tensor from amax / 2688 [g] as \"weight_scale_2\",",
+                group.unwrap_or(16)
+            ),
+            Self::Power(rule) => format!("scale: e8m0 per 1x{} {rule},", group.unwrap_or(32)),
+        }
+    }
+}
+
 /// How x is quantised.
 #[derive(Clone, Copy)]
-enum InputQuantiser {
+pub(super) enum InputQuantiser {
     /// Not quantised.
     No,
     /// To this type, with one static scale of this rule.
@@ -64,27 +84,66 @@ enum InputQuantiser {
     Power,
 }
 
+impl InputQuantiser {
+    /// Whether x may be quantised, or left as it is.
+    pub(super) fn takes(self, quantised: bool) -> bool {
+        match self {
+            Self::No => !quantised,
+            Self::IfStored(_) | Self::Two => true,
+            Self::Static(..) | Self::Token(_) | Self::Power => quantised,
+        }
+    }
+}
+
+/// What an algorithm's layers are.
+pub(super) struct Algorithm {
+    /// The name, `quant_algo`.
+    pub(super) name: &'static str,
+    pub(super) codes: WeightCodes,
+    pub(super) scales: WeightScales,
+    pub(super) x: InputQuantiser,
+}
+
+const fn algorithm_row(
+    name: &'static str,
+    codes: WeightCodes,
+    scales: WeightScales,
+    x: InputQuantiser,
+) -> Algorithm {
+    Algorithm { name, codes, scales, x }
+}
+
 /// The supported algorithms.
-const ALGORITHMS: &[(&str, WeightCodes, WeightScales, InputQuantiser)] = &[
-    ("FP8", E4M3, WeightScales::Tensor, InputQuantiser::IfStored("e4m3")),
-    ("FP8_PER_CHANNEL_PER_TOKEN", E4M3, WeightScales::Channel, InputQuantiser::Token("e4m3")),
-    ("FP8_PB_WO", E4M3, WeightScales::Block, InputQuantiser::No),
-    ("FP8_PB_REAL", E4M3, WeightScales::Block, InputQuantiser::No),
-    ("NVFP4", E2M1, WeightScales::Two, InputQuantiser::Two),
-    ("NVFP4_AWQ", E2M1, WeightScales::Two, InputQuantiser::Two),
-    ("W4A16_NVFP4", E2M1, WeightScales::Two, InputQuantiser::No),
-    ("W4A8_NVFP4_FP8", E2M1, WeightScales::Two, InputQuantiser::Static("e4m3", "")),
-    ("W4A8_MXFP4_FP8", E2M1, WeightScales::Power("from pow2"), InputQuantiser::Static("e4m3", "")),
-    (
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    algorithm_row("FP8", E4M3, WeightScales::Tensor, InputQuantiser::IfStored("e4m3")),
+    algorithm_row(
+        "FP8_PER_CHANNEL_PER_TOKEN",
+        E4M3,
+        WeightScales::Channel,
+        InputQuantiser::Token("e4m3"),
+    ),
+    algorithm_row("FP8_PB_WO", E4M3, WeightScales::Block, InputQuantiser::No),
+    algorithm_row("FP8_PB_REAL", E4M3, WeightScales::Block, InputQuantiser::No),
+    algorithm_row("NVFP4", E2M1, WeightScales::Two, InputQuantiser::Two),
+    algorithm_row("NVFP4_AWQ", E2M1, WeightScales::Two, InputQuantiser::Two),
+    algorithm_row("W4A16_NVFP4", E2M1, WeightScales::Two, InputQuantiser::No),
+    algorithm_row("W4A8_NVFP4_FP8", E2M1, WeightScales::Two, InputQuantiser::Static("e4m3", "")),
+    algorithm_row(
+        "W4A8_MXFP4_FP8",
+        E2M1,
+        WeightScales::Power("from pow2"),
+        InputQuantiser::Static("e4m3", ""),
+    ),
+    algorithm_row(
         "MXFP8",
         E4M3,
         WeightScales::Power("from pow2 above 1.7500001192092896"),
         InputQuantiser::Power,
     ),
-    ("W4A16_AWQ", I4, WeightScales::Group, InputQuantiser::No),
-    ("W4A8_AWQ", I4, WeightScales::Group, InputQuantiser::Static("e4m3", "")),
-    ("W8A16", I8, WeightScales::Channel, InputQuantiser::No),
-    (
+    algorithm_row("W4A16_AWQ", I4, WeightScales::Group, InputQuantiser::No),
+    algorithm_row("W4A8_AWQ", I4, WeightScales::Group, InputQuantiser::Static("e4m3", "")),
+    algorithm_row("W8A16", I8, WeightScales::Channel, InputQuantiser::No),
+    algorithm_row(
         "W8A8_SQ_PER_CHANNEL",
         I8,
         WeightScales::Channel,
@@ -92,12 +151,39 @@ const ALGORITHMS: &[(&str, WeightCodes, WeightScales, InputQuantiser)] = &[
     ),
 ];
 
-type Algorithm = &'static (&'static str, WeightCodes, WeightScales, InputQuantiser);
+/// The parts of a layer's scheme.
+pub(super) struct LayerText<'a> {
+    pub(super) algorithm: &'a Algorithm,
+    /// The type of float scales.
+    pub(super) scale: &'a str,
+    /// Columns of a group.
+    pub(super) group: Option<u32>,
+    /// The type of the factors of x's columns.
+    pub(super) prescale: Option<&'a str>,
+    pub(super) activation: &'a str,
+    /// The clause of the bias.
+    pub(super) bias: &'a str,
+}
 
-fn algorithm(fields: Fields<'_>) -> Result<Algorithm, CheckpointError> {
+impl LayerText<'_> {
+    pub(super) fn scheme(&self) -> String {
+        let Self { algorithm, scale, group, activation, bias, .. } = self;
+        let prescale = self.prescale.map_or_else(String::new, |number| {
+            format!("prescale: {number} as \"pre_quant_scale\",")
+        });
+        format!(
+            "ModelOpt {{ weight: {}, {} pack: {}, {prescale} activation: {activation}, {bias} }}",
+            algorithm.codes.code,
+            algorithm.scales.clauses(scale, *group),
+            algorithm.codes.pack,
+        )
+    }
+}
+
+fn algorithm(fields: Fields<'_>) -> Result<&'static Algorithm, CheckpointError> {
     let name = fields.needed("quant_algo", fields.text("quant_algo")?)?.to_ascii_uppercase();
-    ALGORITHMS.iter().find(|algorithm| algorithm.0 == name).ok_or_else(|| {
-        let known: Vec<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.0).collect();
+    ALGORITHMS.iter().find(|algorithm| algorithm.name == name).ok_or_else(|| {
+        let known: Vec<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
         let what = match name.as_str() {
             "NVFP4_SVD" | "NVFP4_SVDQUANT" => {
                 "the quant_algo `NVFP4_SVD` adds the product of a low-rank residual, which schemes do not have"
@@ -192,65 +278,52 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read(&self, algorithm: Algorithm) -> Result<Recognised, CheckpointError> {
-        let (_, codes, scales, x) = *algorithm;
+    fn read(&self, algorithm: &Algorithm) -> Result<Recognised, CheckpointError> {
         let [rows, columns] = self.source.matrix(self.layer, "weight", "two dimensions")?;
-        let shape = Shape::matrix(rows * codes.step.0, columns * codes.step.1);
-        let scheme = format!(
-            "ModelOpt {{ weight: {}, {} pack: {}, {} activation: {}, {} }}",
-            codes.code,
-            self.scales(scales, shape)?,
-            codes.pack,
-            self.prescale()?,
-            self.activation(x)?,
-            bias_clause(self.source, self.layer)?,
-        );
-        Ok(Recognised::new(scheme, shape))
+        let step = algorithm.codes.step;
+        let shape = Shape::matrix(rows * step.0, columns * step.1);
+        let count: usize = self.source.needed(self.layer, "weight_scale")?.shape().iter().product();
+        let each_row = count as u64 == shape.n && shape.n != 1;
+        let scales = match algorithm.scales {
+            WeightScales::Tensor if each_row => WeightScales::Channel,
+            scales => scales,
+        };
+        let scale = match scales {
+            WeightScales::Two | WeightScales::Power(_) => "f32",
+            _ => self.float("weight_scale")?,
+        };
+        let prescale = match self.source.tensor(self.layer, "pre_quant_scale") {
+            None => None,
+            Some(_) => Some(self.float("pre_quant_scale")?),
+        };
+        let text = LayerText {
+            algorithm: &Algorithm { scales, ..*algorithm },
+            scale,
+            group: self.group(scales, shape)?,
+            prescale,
+            activation: &self.activation(algorithm.x)?,
+            bias: &bias_clause(self.source, self.layer)?,
+        };
+        Ok(Recognised::new(text.scheme(), shape))
     }
 
     fn float(&self, name: &str) -> Result<&'static str, CheckpointError> {
         Ok(float_name(self.layer, name, self.source.needed(self.layer, name)?.dtype())?)
     }
 
-    fn scales(&self, scales: WeightScales, shape: Shape) -> Result<String, CheckpointError> {
+    /// Columns of a group: as the configuration says, or, of float scales, as many as there are columns for each.
+    fn group(&self, scales: WeightScales, shape: Shape) -> Result<Option<u32>, CheckpointError> {
+        let WeightScales::Group = scales else { return Ok(self.group) };
+        // Whole groups only: the software does not pad.
         let dims = self.source.needed(self.layer, "weight_scale")?.shape();
-        let count: usize = dims.iter().product();
-        Ok(match scales {
-            WeightScales::Tensor if count as u64 != shape.n || shape.n == 1 => {
-                format!("scale: {} per tensor [g],", self.float("weight_scale")?)
-            }
-            WeightScales::Tensor | WeightScales::Channel => {
-                format!("scale: {} per channel [n],", self.float("weight_scale")?)
-            }
-            WeightScales::Block => format!("scale: {} per 128x128,", self.float("weight_scale")?),
-            WeightScales::Group => {
-                // Whole groups only: the software does not pad.
-                let columns = dims.last().map_or(0, |columns| *columns as u64);
-                let even = columns > 0 && shape.k.is_multiple_of(columns);
-                let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
-                let group = self.group.or(inferred).ok_or_else(|| {
-                    LayerError::inconsistent(self.layer, "`group_size` is missing")
-                })?;
-                format!("scale: {} per 1x{group} from amax / 7,", self.float("weight_scale")?)
-            }
-            // Both scales multiply; times 448, the largest block scale, and 6, the largest code,
-            // they reach amax.
-            WeightScales::Two => format!(
-                "scale: e4m3 per 1x{},
-                 scale: f32 per tensor from amax / 2688 [g] as \"weight_scale_2\",",
-                self.group.unwrap_or(16)
-            ),
-            WeightScales::Power(rule) => {
-                format!("scale: e8m0 per 1x{} {rule},", self.group.unwrap_or(32))
-            }
-        })
-    }
-
-    fn prescale(&self) -> Result<String, CheckpointError> {
-        if self.source.tensor(self.layer, "pre_quant_scale").is_none() {
-            return Ok(String::new());
-        }
-        Ok(format!("prescale: {} as \"pre_quant_scale\",", self.float("pre_quant_scale")?))
+        let columns = dims.last().map_or(0, |columns| *columns as u64);
+        let even = columns > 0 && shape.k.is_multiple_of(columns);
+        let inferred = even.then(|| u32::try_from(shape.k / columns).ok()).flatten();
+        let group = self
+            .group
+            .or(inferred)
+            .ok_or_else(|| LayerError::inconsistent(self.layer, "`group_size` is missing"))?;
+        Ok(Some(group))
     }
 
     fn activation(&self, x: InputQuantiser) -> Result<String, CheckpointError> {

@@ -63,17 +63,17 @@ fn cached<'a>(fields: Fields<'a>) -> Result<Vec<&'a str>, CheckpointError> {
 }
 
 /// A float or integer element type of Quark.
-struct Element {
-    name: &'static str,
-    code: &'static str,
-    pack: &'static str,
+pub(super) struct Element {
+    pub(super) name: &'static str,
+    pub(super) code: &'static str,
+    pub(super) pack: &'static str,
     /// Codes and bytes of the smallest unit of a row that is whole bytes.
-    unit: (u64, u64),
+    pub(super) unit: (u64, u64),
     /// The mantissa from which Quark's "even" rule rounds MX scales up.
-    above: &'static str,
+    pub(super) above: &'static str,
 }
 
-const ELEMENTS: &[Element] = &[
+pub(super) const ELEMENTS: &[Element] = &[
     Element { name: "fp4", code: "e2m1", pack: "u8 [k:2 | k, n]", unit: (2, 1), above: "1.75" },
     Element {
         name: "fp6_e3m2",

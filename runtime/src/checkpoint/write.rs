@@ -129,6 +129,10 @@ pub struct Writer {
     left: std::vec::IntoIter<Entry>,
     /// The current entry, and the number of its bytes that are missing.
     current: Option<(String, u64)>,
+    /// Bytes between tensors make each begin at a multiple of this, counted from the header's end.
+    alignment: u64,
+    /// Bytes after the header.
+    written: u64,
 }
 
 impl Writer {
@@ -141,10 +145,31 @@ impl Writer {
         entries: Vec<Entry>,
         metadata: &BTreeMap<String, String>,
     ) -> std::io::Result<Self> {
-        let header = header(&entries, metadata)?;
+        Self::after(path, &header(&entries, metadata)?, entries, 1)
+    }
+
+    /// The same after a header of another kind of file; each entry is padded to the alignment.
+    pub(crate) fn after(
+        path: &Path,
+        header: &[u8],
+        entries: Vec<Entry>,
+        alignment: u64,
+    ) -> std::io::Result<Self> {
         let mut file = BufWriter::new(AtomicFile::create(path)?);
-        file.write_all(&header)?;
-        Ok(Self { file, left: entries.into_iter(), current: None })
+        file.write_all(header)?;
+        Ok(Self { file, left: entries.into_iter(), current: None, alignment, written: 0 })
+    }
+
+    /// Zeros up to the next multiple of the alignment.
+    fn pad(&mut self) -> std::io::Result<()> {
+        while !self.written.is_multiple_of(self.alignment) {
+            let missing = self.alignment - self.written % self.alignment;
+            let zeros = [0; 64];
+            let count = missing.min(zeros.len() as u64);
+            self.file.write_all(&zeros[..count as usize])?;
+            self.written += count;
+        }
+        Ok(())
     }
 
     /// Writes the next bytes of the current entry; after its last byte the next entry is current.
@@ -156,6 +181,7 @@ impl Writer {
             return Ok(());
         }
         if self.current.as_ref().is_none_or(|(_, missing)| *missing == 0) {
+            self.pad()?;
             // Empty tensors need no bytes.
             let next = self.left.find(|entry| entry.bytes > 0);
             self.current = next.map(|entry| (entry.name, entry.bytes));
@@ -170,6 +196,7 @@ impl Writer {
             }
             None => return Err(invalid("no entry is left".to_owned())),
         }
+        self.written += bytes.len() as u64;
         self.file.write_all(bytes)
     }
 
@@ -186,10 +213,11 @@ impl Writer {
     /// # Errors
     /// As [`Writer::finish`].
     pub fn whole(mut self) -> std::io::Result<AtomicFile> {
-        let partial = self.current.filter(|(_, missing)| *missing > 0).map(|(name, _)| name);
+        let partial = self.current.take().filter(|(_, missing)| *missing > 0).map(|(name, _)| name);
         if let Some(name) = partial.or(self.left.find(|entry| entry.bytes > 0).map(|e| e.name)) {
             return Err(invalid(format!("the tensor {name} is incomplete")));
         }
+        self.pad()?;
         self.file.flush()?;
         self.file.into_inner().map_err(|error| error.into_error())
     }

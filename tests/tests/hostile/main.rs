@@ -14,6 +14,7 @@ use quantloom_tests::sweep;
 use refused::{read, refused};
 
 mod container;
+mod convert;
 mod directories;
 #[path = "../../../fuzz/src/drive.rs"]
 mod drive;

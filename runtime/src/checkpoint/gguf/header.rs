@@ -30,7 +30,7 @@ const MOST_TENSORS: u64 = 1 << 17;
 /// Longer keys and names are not read: the format's own limit for keys.
 const MOST_NAME: u64 = (1 << 16) - 1;
 /// The alignment of a file that says none.
-const ALIGNMENT: u64 = 32;
+pub(super) const ALIGNMENT: u64 = 32;
 
 /// What a GGUF file says of itself: typed values by key, and the type of each tensor.
 #[derive(Clone)]
@@ -51,6 +51,8 @@ pub(super) struct TensorInfo {
     pub(super) kind: Option<&'static GgmlType>,
     /// Dimensions, slowest first.
     pub(super) dims: Vec<u64>,
+    /// Bytes from the start of the data.
+    offset: u64,
 }
 
 /// A tensor of which the file has bytes.
@@ -85,6 +87,37 @@ impl Gguf {
     /// its type is unknown.
     pub fn tensor_type(&self, name: &str) -> Option<&'static str> {
         Some(self.tensors.get(name)?.kind?.name)
+    }
+
+    /// The keys in the order of the file, each with its type and its value's bytes.
+    pub(crate) fn encoded(&self) -> Vec<(&str, GgufType, &[u8])> {
+        let mut all: Vec<_> =
+            self.values.iter().map(|(key, (kind, at))| (key.as_str(), *kind, *at)).collect();
+        all.sort_by_key(|(_, _, at)| *at);
+        let bytes = |(key, kind, at): (&'_ str, GgufType, usize)| {
+            let mut cursor = Cursor::new(&self.bytes, at);
+            // Values were read when the file was opened.
+            value::read(kind, &mut cursor, key).ok()?;
+            self.bytes.get(at..cursor.at() as usize).map(|bytes| (at, kind, bytes))
+        };
+        let whole = all.into_iter().filter_map(|(key, kind, at)| {
+            let (_, kind, bytes) = bytes((key, kind, at))?;
+            Some((key, kind, bytes))
+        });
+        whole.collect()
+    }
+
+    /// The alignment of the tensors' bytes.
+    pub(crate) fn aligned_to(&self) -> u64 {
+        self.alignment().unwrap_or(ALIGNMENT)
+    }
+
+    /// The names of the tensors, in the order of their bytes in the file.
+    pub(crate) fn in_order(&self) -> Vec<&str> {
+        let mut names: Vec<(&str, u64)> =
+            self.tensors.iter().map(|(name, info)| (name.as_str(), info.offset)).collect();
+        names.sort_by_key(|(_, offset)| *offset);
+        names.into_iter().map(|(name, _)| name).collect()
     }
 
     /// Reads a header; the bytes begin with [`MAGIC`].
@@ -186,7 +219,7 @@ fn info(cursor: &mut Cursor<'_>, alignment: u64) -> Result<(String, u64, TensorI
         return Err(GgufProblem::Unaligned { tensor: shortened(name), offset, alignment });
     }
     dims.reverse();
-    let info = TensorInfo { number, kind: GgmlType::of(number), dims };
+    let info = TensorInfo { number, kind: GgmlType::of(number), dims, offset };
     Ok((name.to_owned(), offset, info))
 }
 

@@ -14,6 +14,7 @@ mod problem;
 mod tests;
 mod types;
 mod value;
+mod write;
 
 use quantloom_dsl::layout::Shape;
 
@@ -27,12 +28,94 @@ pub use header::Gguf;
 pub(super) use header::{MAGIC, Placed};
 pub use problem::GgufProblem;
 pub use value::{GgufList, GgufType, GgufValue};
+pub(crate) use write::{GgufEntry, default_keys, element_number, header, unwritable};
 
 use header::TensorInfo;
-use types::Content;
+use types::{Content, GgmlType, TYPES};
 
 /// The version of blocks that the table says; ggml changed blocks before this one.
 const QUANTIZATION_VERSION: u64 = 2;
+
+/// A type of tensors that are blocks of quantised weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockType {
+    kind: &'static GgmlType,
+    numbers: &'static str,
+    record: &'static str,
+}
+
+impl BlockType {
+    /// Every such type that is read.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        TYPES.iter().filter_map(Self::of)
+    }
+
+    fn of(kind: &'static GgmlType) -> Option<Self> {
+        match kind.content {
+            Content::Blocks { numbers, record } => Some(Self { kind, numbers, record }),
+            Content::Elements(_) | Content::Refused(_) => None,
+        }
+    }
+
+    /// The name in ggml.
+    pub(crate) fn name(self) -> &'static str {
+        self.kind.name
+    }
+
+    /// The number in files.
+    pub(crate) fn number(self) -> u32 {
+        self.kind.number
+    }
+
+    /// Columns of a block.
+    pub(crate) fn columns(self) -> u64 {
+        self.kind.block
+    }
+
+    /// Bits of a block over its columns.
+    pub(crate) fn bits_per_weight(self) -> f64 {
+        self.kind.bytes as f64 * 8.0 / self.kind.block as f64
+    }
+
+    /// Levels of scales within a block.
+    pub(crate) fn scale_levels(self) -> usize {
+        self.numbers.matches("scale:").count()
+    }
+}
+
+/// The parts of a layer's scheme.
+pub(crate) struct LayerText {
+    /// The type of the tensor `weight`.
+    pub(crate) kind: BlockType,
+    /// Whether it has three dimensions.
+    pub(crate) stacked: bool,
+    /// The type of the tensor `scale`, if there is one.
+    pub(crate) scale: Option<&'static str>,
+    /// The type of the tensor `bias`, if there is one.
+    pub(crate) bias: Option<&'static str>,
+}
+
+impl LayerText {
+    /// The scheme.
+    pub(crate) fn scheme(&self) -> String {
+        let (axes, one_each, each_row, experts) = match self.stacked {
+            false => ("k, n", "per tensor [g]", "[n]", ""),
+            true => ("k, n, e", "per tensor [e]", "[n, e]", "experts: single,"),
+        };
+        let clause = |clause: &str, number: Option<&str>, layout: &str| {
+            let text = |number| format!("{clause}: {number} {layout} as \"{clause}\",");
+            number.map_or_else(String::new, text)
+        };
+        let scale = clause("scale", self.scale, one_each);
+        let bias = clause("bias", self.bias, each_row);
+        let BlockType { kind, numbers, record } = self.kind;
+        let name = kind.name;
+        format!(
+            "Gguf{name} {{ {numbers}, {scale} pack: for [{axes}] {{ {record} }},
+               activation: bf16 | f16 | f32, {bias} {experts} }}"
+        )
+    }
+}
 
 /// The start of a text of the file, for a message.
 fn shortened(text: &str) -> String {
@@ -65,12 +148,12 @@ fn recognise(
     let Some(kind) = info.kind else {
         return unsupported(format!("ggml's type {} is not known", info.number));
     };
-    let (numbers, record) = match kind.content {
-        Content::Blocks { numbers, record } => (numbers, record),
-        Content::Refused(why) => {
+    let blocks = match (BlockType::of(kind), &kind.content) {
+        (Some(blocks), _) => blocks,
+        (None, Content::Refused(why)) => {
             return unsupported(format!("{} is not supported: {why}", kind.name));
         }
-        Content::Elements(_) => return unsupported(format!("{} is not quantised", kind.name)),
+        (None, _) => return unsupported(format!("{} is not quantised", kind.name)),
     };
     match gguf.value("general.quantization_version") {
         None | Some(GgufValue::Unsigned(QUANTIZATION_VERSION)) => {}
@@ -93,24 +176,12 @@ fn recognise(
             return unsupported(format!("a tensor of {} dimensions is no matrix", info.dims.len()));
         }
     };
-    let clause =
-        |clause: &str, store: &str, layout: &str| match tensors.get(&tensor_name(layer, store)) {
-            None => Ok(String::new()),
-            Some(tensor) => {
-                let number = float_name(layer, store, tensor.dtype())?;
-                Ok(format!("{clause}: {number} {layout} as \"{store}\","))
-            }
-        };
-    let (axes, one_each, each_row, experts) = match stacked {
-        false => ("k, n", "per tensor [g]", "[n]", ""),
-        true => ("k, n, e", "per tensor [e]", "[n, e]", "experts: single,"),
+    let number = |store: &str| match tensors.get(&tensor_name(layer, store)) {
+        None => Ok(None),
+        Some(tensor) => float_name(layer, store, tensor.dtype()).map(Some),
     };
-    let scale = clause("scale", "scale", one_each)?;
-    let bias = clause("bias", "bias", each_row)?;
-    let name = kind.name;
-    let scheme = format!(
-        "Gguf{name} {{ {numbers}, {scale} pack: for [{axes}] {{ {record} }},
-           activation: bf16 | f16 | f32, {bias} {experts} }}"
-    );
+    let (scale, bias) = (number("scale")?, number("bias")?);
+    let text = LayerText { kind: blocks, stacked, scale, bias };
+    let scheme = text.scheme();
     Ok(Recognised::new(scheme, shape))
 }

@@ -89,6 +89,11 @@ impl GgufType {
         all.get(number as usize).copied()
     }
 
+    /// The number of a type.
+    pub(super) fn number(self) -> u32 {
+        self as u32
+    }
+
     /// Bytes of a value; `None` for texts and lists.
     fn bytes(self) -> Option<u64> {
         match self {

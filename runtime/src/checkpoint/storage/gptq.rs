@@ -1,0 +1,81 @@
+//! GPTQ: integers of 2, 3, 4 and 8 bits with zero points.
+
+use serde_json::{Map, Value, json};
+
+use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
+use crate::checkpoint::describe::Extras;
+use crate::checkpoint::gptq::{LayerText, WIDTHS};
+
+const STORES: &str = "integers of 2, 3, 4 and 8 bits with a zero point and a float scale per row or group of columns";
+
+/// AutoGPTQ's own condition.
+const WHOLE: (u64, u64) = (32, 32);
+
+/// Version 1 is what most software reads; it has no zero point of 0.
+pub(super) const VARIANTS: &[Variant] = &[
+    Variant {
+        stores: STORES,
+        storages: |wanted| storages(wanted, 1),
+        config: |l, n| config(l, n, "gptq"),
+    },
+    Variant {
+        stores: STORES,
+        storages: |wanted| storages(wanted, 0),
+        config: |l, n| config(l, n, "gptq_v2"),
+    },
+];
+
+fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {
+    if !wanted.is_integer() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for bits in WIDTHS.into_iter().filter(|bits| *bits >= i64::from(wanted.bits())) {
+        for scale in wanted.floats() {
+            let text = LayerText {
+                bits,
+                plus: if plus == 1 { " + 1" } else { "" },
+                wraps: "",
+                scale: &scale,
+                group: &wanted.row_group(),
+                index: wanted.from.index.is_some(),
+                bias: &wanted.bias(),
+            };
+            let Some(text) = text.scheme() else { continue };
+            let Some(storage) = wanted.storage(&text, format!("{bits} bits, {scale}"), None) else {
+                continue;
+            };
+            let order = wanted.from.index.is_some();
+            let extras = if order { Extras::None } else { Extras::TrivialIndex };
+            // Without zero points of its own the layer's smallest code becomes 0.
+            let middle = -wanted.from.weight.range().0 == f64::from(1 << (bits - 1));
+            let symmetric = !wanted.is_asymmetric() && middle;
+            let settings = json!({
+                "bits": bits, "group_size": wanted.group_size(), "desc_act": order, "sym": symmetric,
+            });
+            found.push(Storage { extras, whole: WHOLE, ..storage.with(settings) });
+        }
+    }
+    found
+}
+
+/// The settings of most layers, and rules for the others.
+fn config(layers: &[StoredLayer<'_>], others: &[String], version: &str) -> Configuration {
+    let Some(first) = layers.first() else { return Ok(None) };
+    let mut config = Map::new();
+    config.insert("quant_method".to_owned(), "gptq".into());
+    config.extend(first.storage.settings.clone());
+    config.insert("checkpoint_format".to_owned(), version.into());
+    let mut dynamic = Map::new();
+    for layer in layers.iter().filter(|layer| layer.storage.settings != first.storage.settings) {
+        let settings = Value::Object(layer.storage.settings.clone());
+        dynamic.insert(format!("+:^{}$", fancy_regex::escape(layer.name)), settings);
+    }
+    for name in others {
+        dynamic.insert(format!("-:^{}$", fancy_regex::escape(name)), json!({}));
+    }
+    if !dynamic.is_empty() {
+        config.insert("dynamic".to_owned(), Value::Object(dynamic));
+    }
+    Ok(Some(config))
+}

@@ -1,0 +1,419 @@
+//! `convert`: a checkpoint's layers into another format, every value kept.
+//!
+//! In: a checkpoint and a format. Out: a [`Plan`], which says how the format stores each layer or why it
+//! does not; then a file or a folder of that format ([`Plan::write`]).
+//!
+//! One mechanism serves all pairs of formats. A layer is unpacked by its own scheme; the format lists the schemes
+//! that it may store such a layer by (`checkpoint::storage`), the smallest first; the first of them that holds all
+//! values exactly is taken (`recode`). The codes are packed by that scheme's layouts, and the format's own
+//! reader has to recognise the same scheme and shape in the tensors. At the end the whole output is read
+//! back, and each weight compared with the layer's, bit for bit (`proof`).
+//!
+//! Names of layers and tensors stay as they are, and so does all that a model does around its layers. Other
+//! tensors are copied.
+
+mod exact;
+mod inexact;
+mod output;
+mod proof;
+mod recode;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use quantloom_dsl::format::{BF16, F16, Number};
+use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::{Activation, Scheme};
+
+use crate::checkpoint::storage::{Storage, StoredLayer, Variant, Wanted, variants};
+use crate::checkpoint::{
+    Checkpoint, CheckpointFormat, Layer, element_number, tensor_name, unwritable_in_gguf,
+};
+use crate::tensor::float_format;
+use crate::unpacked::{UnpackError, Unpacked};
+
+pub use inexact::Inexact;
+pub use output::{ConvertError, Output};
+pub use proof::ProofError;
+
+use output::LayerTensors;
+
+/// What is converted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Leave out how x is quantised, so that formats take the layers that do not say it. The weights
+    /// are the same; products are then those of x as it is.
+    pub weights_only: bool,
+}
+
+/// Why a layer or a tensor cannot be converted.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The layer cannot be read.
+    #[error("it cannot be read: {0}")]
+    Source(String),
+    /// The format is read and not written.
+    #[error("{0} is not written")]
+    Format(&'static str),
+    /// The layer's format keeps more beside a layer than a conversion would know of.
+    #[error("layers of {0} are read and not converted")]
+    From(&'static str),
+    /// The format stores no such codes.
+    #[error("{format} stores {stores}")]
+    Codes {
+        /// The format.
+        format: &'static str,
+        /// What it stores.
+        stores: &'static str,
+    },
+    /// The format's nearest scheme does not hold the values.
+    #[error("{nearest}: {why}")]
+    Inexact {
+        /// What the format calls it.
+        nearest: String,
+        /// Why not.
+        why: Box<Inexact>,
+    },
+    /// The layer differs from others in what the format says of all layers alike.
+    #[error("{0}")]
+    Apart(String),
+    /// The format has no such tensor.
+    #[error("{0}")]
+    Tensor(String),
+}
+
+/// A layer, and how the format stores it.
+#[derive(Debug)]
+pub struct PlannedLayer {
+    /// The name.
+    pub name: String,
+    /// The shape; `None` if the layer cannot be read.
+    pub shape: Option<Shape>,
+    /// Its scheme.
+    pub from: Option<Scheme>,
+    /// Bytes of its tensors.
+    pub bytes: u64,
+    outcome: Result<Storage, Refusal>,
+}
+
+impl PlannedLayer {
+    /// What the format calls the way in which it stores the layer.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn target(&self) -> Result<&str, &Refusal> {
+        self.outcome.as_ref().map(|storage| storage.label.as_str())
+    }
+
+    /// The scheme by which the format stores the layer, if it does.
+    pub fn to(&self) -> Option<&Scheme> {
+        self.outcome.as_ref().ok().map(|storage| &storage.scheme)
+    }
+}
+
+/// What a conversion will do.
+#[derive(Debug)]
+pub struct Plan<'c> {
+    checkpoint: &'c Checkpoint,
+    format: CheckpointFormat,
+    options: Options,
+    layers: Vec<PlannedLayer>,
+    /// Tensors that are copied.
+    copied: Vec<String>,
+    /// Those that the format cannot have.
+    refused: Vec<(String, Refusal)>,
+    /// Tensors of layers that their schemes do not have: left out, with the layers that have them.
+    left_out: BTreeMap<String, u64>,
+    /// The format's configuration.
+    config: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl<'c> Plan<'c> {
+    /// Looks for the way in which a format stores each layer. `progress` is called with the number of
+    /// further weights that are done.
+    pub fn new(
+        checkpoint: &'c Checkpoint,
+        format: CheckpointFormat,
+        options: Options,
+        progress: &dyn Fn(u64),
+    ) -> Self {
+        let variants = variants(format);
+        let mut probed = HashSet::new();
+        // Of each variant: the layers.
+        let mut found: Vec<Vec<PlannedLayer>> = variants.iter().map(|_| Vec::new()).collect();
+        let mut unwritten = Vec::new();
+        for (name, layer) in checkpoint.layers() {
+            let layer = layer.map_err(|fault| Refusal::Source(fault.to_string()));
+            let layer = layer.and_then(|layer| match layer.format() {
+                // Its state is in several tensors, of which the reader makes those of a scheme.
+                CheckpointFormat::BitsAndBytes => Err(Refusal::From(layer.format().name())),
+                _ => Ok(layer),
+            });
+            let unpacked = layer.and_then(|layer| {
+                let unpacked = unpack(layer, options);
+                Ok((layer, unpacked.map_err(|error| Refusal::Source(error.to_string()))?))
+            });
+            for (variant, found) in variants.iter().zip(&mut found) {
+                found.push(planned(name, &unpacked, format, variant, &mut probed));
+            }
+            if variants.is_empty() {
+                let (from, shape) = (None, None);
+                let outcome = Err(Refusal::Format(format.name()));
+                unwritten.push(PlannedLayer {
+                    name: name.to_owned(),
+                    shape,
+                    from,
+                    bytes: 0,
+                    outcome,
+                });
+            }
+            if let Ok((_, unpacked)) = &unpacked {
+                progress(unpacked.shape().elements().unwrap_or(0));
+            }
+        }
+        let (mut copied, beside) = others(checkpoint);
+        let matrices = float_matrices(checkpoint, &copied);
+        let mut plans = variants.iter().zip(found).map(|(variant, mut layers)| {
+            let config = configured(&mut layers, variant, &matrices);
+            let missing = layers.iter().filter(|layer| layer.outcome.is_err()).count();
+            (missing, layers, config)
+        });
+        let mut best = plans.next();
+        for plan in plans {
+            if best.as_ref().is_none_or(|best| plan.0 < best.0) {
+                best = Some(plan);
+            }
+        }
+        let (_, layers, config) = best.unwrap_or((0, unwritten, None));
+        let mut left_out: BTreeMap<String, u64> = BTreeMap::new();
+        for (layer, name) in beside {
+            if written(&layers, layer, name) {
+                continue;
+            }
+            // The same format knows what they are.
+            if format == checkpoint.format() {
+                copied.push(tensor_name(layer, name));
+            } else {
+                *left_out.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        copied.sort();
+        let refused = refused(checkpoint, format, &copied);
+        Self { checkpoint, format, options, layers, copied, refused, left_out, config }
+    }
+
+    /// The layers, by name.
+    pub fn layers(&self) -> &[PlannedLayer] {
+        &self.layers
+    }
+
+    /// Tensors that are copied, and those of them that the format cannot have.
+    pub fn copied(&self) -> (&[String], &[(String, Refusal)]) {
+        (&self.copied, &self.refused)
+    }
+
+    /// Tensors of layers that their schemes do not have, by the last part of their names, with the number of
+    /// layers that have one: what their format keeps beside a layer (its shape, zeros, what is of attention's
+    /// cache). They are left out, since another format may mean something else by them.
+    pub fn left_out(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.left_out.iter().map(|(name, layers)| (name.as_str(), *layers))
+    }
+
+    /// How many layers and tensors cannot be converted.
+    pub fn refusals(&self) -> usize {
+        self.layers.iter().filter(|layer| layer.outcome.is_err()).count() + self.refused.len()
+    }
+
+    /// The format that will be written.
+    pub fn format(&self) -> CheckpointFormat {
+        self.format
+    }
+}
+
+/// A layer's scheme as it is converted.
+fn scheme_of(layer: &Layer, options: Options) -> Scheme {
+    let mut scheme = layer.scheme().clone();
+    if options.weights_only && scheme.quantiser().is_some() {
+        scheme.activations =
+            [BF16, F16].map(|float| Activation::Float(Number::Float(float))).into();
+        let of_x = |component| matches!(component, Component::InputScale(_) | Component::InputZero);
+        scheme.stores.retain(|store| !of_x(store.owner));
+    }
+    scheme
+}
+
+fn unpack(layer: &Layer, options: Options) -> Result<Unpacked, UnpackError> {
+    Unpacked::new(&scheme_of(layer, options), layer.shape(), &|store| layer.store(store))
+}
+
+/// How a variant of a format stores a layer.
+fn planned(
+    name: &str,
+    layer: &Result<(&Layer, Unpacked), Refusal>,
+    format: CheckpointFormat,
+    variant: &Variant,
+    probed: &mut HashSet<(String, Shape)>,
+) -> PlannedLayer {
+    let name = name.to_owned();
+    let (layer, unpacked) = match layer {
+        Ok(layer) => layer,
+        Err(refusal) => {
+            let outcome = Err(refusal.clone());
+            return PlannedLayer { name, shape: None, from: None, bytes: 0, outcome };
+        }
+    };
+    let outcome = stored(&name, unpacked, format, variant, probed);
+    let (shape, bytes) = (Some(layer.shape()), layer.bytes());
+    PlannedLayer { name, shape, from: Some(unpacked.scheme().clone()), bytes, outcome }
+}
+
+/// The first way to store a layer that holds its values.
+fn stored(
+    name: &str,
+    unpacked: &Unpacked,
+    format: CheckpointFormat,
+    variant: &Variant,
+    probed: &mut HashSet<(String, Shape)>,
+) -> Result<Storage, Refusal> {
+    let shape = unpacked.shape();
+    let mut nearest: Option<(String, Inexact, bool)> = None;
+    for storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
+        let same_codes = storage.scheme.weight == unpacked.scheme().weight;
+        let held = recode::recode(unpacked, &storage.scheme, storage.whole).and_then(|slots| {
+            let settings = serde_json::Value::Object(storage.settings.clone());
+            let key = (format!("{} {settings}", storage.scheme), shape);
+            if probed.contains(&key) {
+                return Ok(());
+            }
+            let inexact = |what: String| Inexact::ReadBack(what);
+            let tensors = LayerTensors::new(name, shape, &storage, &slots);
+            let tensors = tensors.map_err(|error| inexact(error.to_string()))?;
+            let layers = [StoredLayer { name, shape, storage: &storage }];
+            let config = (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what))?;
+            proof::probe(format, &storage, shape, &tensors, config).map_err(inexact)?;
+            probed.insert(key);
+            Ok(())
+        });
+        match held {
+            Ok(()) => return Ok(storage),
+            Err(why) => {
+                // Of those that came as near, one with the layer's codes, and the largest.
+                let rank = |why: &Inexact, same: bool| (why.depth(), same);
+                let of = rank(&why, same_codes);
+                if nearest.as_ref().is_none_or(|(_, known, same)| of >= rank(known, *same)) {
+                    nearest = Some((storage.label, why, same_codes));
+                }
+            }
+        }
+    }
+    Err(match nearest {
+        Some((nearest, why, _)) => {
+            let nearest = if why.of_format() { format.name().to_owned() } else { nearest };
+            Refusal::Inexact { nearest, why: Box::new(why) }
+        }
+        None => Refusal::Codes { format: format.name(), stores: variant.stores },
+    })
+}
+
+/// The configuration of all layers that are stored; those that cannot be with others are refused.
+fn configured(
+    layers: &mut [PlannedLayer],
+    variant: &Variant,
+    others: &[String],
+) -> Option<serde_json::Map<String, serde_json::Value>> {
+    loop {
+        let positions: Vec<usize> =
+            (0..layers.len()).filter(|at| layers[*at].outcome.is_ok()).collect();
+        let stored: Vec<StoredLayer<'_>> = positions
+            .iter()
+            .filter_map(|at| {
+                let PlannedLayer { name, shape, outcome, .. } = &layers[*at];
+                Some(StoredLayer { name, shape: (*shape)?, storage: outcome.as_ref().ok()? })
+            })
+            .collect();
+        match (variant.config)(&stored, others) {
+            Ok(config) => return config,
+            Err((at, why)) => {
+                let at = positions[at];
+                layers[at].outcome = Err(Refusal::Apart(why));
+            }
+        }
+    }
+}
+
+/// The tensors that are no layer's, and those of layers that their schemes do not have: the layer, and
+/// the last part of the name.
+fn others(checkpoint: &Checkpoint) -> (Vec<String>, Vec<(&str, &str)>) {
+    let mut own = HashSet::new();
+    let mut all_beside = Vec::new();
+    for (name, layer) in checkpoint.layers() {
+        let Ok(layer) = layer else { continue };
+        own.extend(layer.stores().map(|(store, _)| tensor_name(name, store)));
+        for beside in checkpoint.beside(layer) {
+            if own.insert(tensor_name(name, beside)) {
+                all_beside.push((name, beside));
+            }
+        }
+    }
+    let all = checkpoint.tensors().names().filter(|name| !own.contains(*name));
+    (all.map(str::to_owned).collect(), all_beside)
+}
+
+/// Whether a layer is written with a tensor of this name; layers are sorted by name.
+fn written(layers: &[PlannedLayer], layer: &str, tensor: &str) -> bool {
+    let at = layers.partition_point(|planned| planned.name.as_str() < layer);
+    let planned = layers.get(at).filter(|planned| planned.name == layer);
+    let Some(PlannedLayer { outcome: Ok(storage), shape: Some(shape), .. }) = planned else {
+        return false;
+    };
+    let extras = storage.extras.of(&storage.scheme, layer, *shape);
+    storage.scheme.stores.iter().any(|store| store.name == tensor)
+        || extras.iter().any(|(entry, _)| entry.name == tensor_name(layer, tensor))
+}
+
+/// The copied tensors that a format cannot have.
+fn refused(
+    checkpoint: &Checkpoint,
+    format: CheckpointFormat,
+    copied: &[String],
+) -> Vec<(String, Refusal)> {
+    let mut found = Vec::new();
+    for name in copied {
+        let Some(tensor) = checkpoint.tensors().get(name) else { continue };
+        let what = if format == CheckpointFormat::Gguf {
+            let dims: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
+            match element_number(tensor.dtype()) {
+                None => Some(format!("ggml has no type for elements of {:?}", tensor.dtype())),
+                Some(_) => unwritable_in_gguf(name, &dims),
+            }
+        } else {
+            None
+        };
+        found.extend(what.map(|what| (name.clone(), Refusal::Tensor(what))));
+    }
+    found
+}
+
+/// The names of the copied matrices, without `.weight`: modules that are not quantised.
+fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> Vec<String> {
+    let matrix = |name: &String| {
+        let tensor = checkpoint.tensors().get(name)?;
+        let float = float_format(tensor.dtype()).is_some() && tensor.shape().len() == 2;
+        // Results in test files are no modules.
+        let module = name.strip_suffix(".weight").filter(|module| float && *module != "ref")?;
+        Some(module.to_owned())
+    };
+    let found: BTreeSet<String> = copied.iter().filter_map(matrix).collect();
+    found.into_iter().collect()
+}
+
+/// A layer that was read when the plan was made.
+fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<&'c Layer, ConvertError> {
+    checkpoint.layer(name).map_err(|fault| ConvertError::Source(fault.to_string()))
+}
+
+/// The values of a layer.
+fn values(layer: &Layer, options: Options) -> Result<Unpacked, ConvertError> {
+    let fault = |error| ConvertError::Source(format!("layer \"{}\": {error}", layer.name()));
+    unpack(layer, options).map_err(fault)
+}
