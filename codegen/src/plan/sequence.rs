@@ -134,12 +134,12 @@ impl Sequence {
     /// The elements of codes as bits, in the order of the codes.
     pub fn run(&self, codes: &[u32]) -> Vec<u32> {
         let words = interpret(self, &self.pack(codes));
-        let bits = self.operand.bits();
+        let (bits, first) = (self.operand.bits(), self.operand.first_bit());
         let mask = self.operand.number().mask();
         let mut elements = vec![0; self.unit()];
         for (output, word) in self.outputs.iter().zip(words) {
             for (element, code) in (0u32..).zip(&output.codes) {
-                elements[usize::from(*code)] = word >> (bits * element) & mask;
+                elements[usize::from(*code)] = word >> (bits * element + first) & mask;
             }
         }
         elements

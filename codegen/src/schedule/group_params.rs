@@ -10,7 +10,7 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant}
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 
 use super::dequantise::{Scales, in_register, step_of_register};
-use super::lanes::OfLane;
+use super::lanes::{OfLane, Scaled};
 use super::mapping::MainLoop;
 use super::problem::Problem;
 use crate::ir::{Binary, Builder, Half, MatrixScale, Operand, Reg, Side, Ternary, Unary};
@@ -255,8 +255,9 @@ impl GroupParams {
             None => word,
         });
         let words: Vec<Reg> = words.collect();
+        let of_lane = main.scaled().map_or(1, Scaled::of_lane);
         let of_step = |step: u32| {
-            let (word, bit) = self.place(1, step, 0);
+            let (word, bit) = self.place(1, step * of_lane, 0);
             MatrixScale { from: words[word], byte: (bit / 8) as u8 }
         };
         (0..main.k_tile() / main.step()).map(of_step).collect()

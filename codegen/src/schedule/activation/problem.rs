@@ -358,9 +358,15 @@ impl ActivationProblem {
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (Operand::I8, None) => matches!(code, Number::Int(_)),
-            (Operand::E2m1 | Operand::E2m3 | Operand::E3m2, None) => {
-                self.target.has(Feature::MfmaScale) && code == self.operand.number()
-            }
+            (
+                Operand::E2m1
+                | Operand::E2m3
+                | Operand::E3m2
+                | Operand::PaddedE2m1
+                | Operand::PaddedE2m3
+                | Operand::PaddedE3m2,
+                None,
+            ) => self.target.scales_operands() && code == self.operand.number(),
             (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
             (Operand::E4m3Fnuz | Operand::Bf16 | Operand::F16 | Operand::F32, None) => {
                 values().all(exact)
