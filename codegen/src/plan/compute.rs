@@ -3,7 +3,7 @@
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{
-    Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
+    Accumulate, Activation, Code, Group, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
 };
 
 use super::operand::Operand;
@@ -352,8 +352,9 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
 }
 
 /// Whether an instruction that scales its operands reads codes and scales of both sides as they are:
-/// codes of its formats, one level of e8m0 scales on each side for exactly these columns, and nothing
-/// else that changes along k. Levels of w that are constant along k are applied in the epilogue.
+/// codes of its formats, one level of scales of its type on each side for exactly these columns, and nothing
+/// else that changes along k. Levels of w that are constant along k, and static ones of all of x, are applied in the
+/// epilogue.
 fn scales(scheme: &Scheme, activation: &Activation, product: &Product, scaling: Scaling) -> bool {
     let Activation::Quantised(x) = activation else { return false };
     let of_columns = |level: &ScaleLevel| level.group.cols != GroupSize::All;
@@ -370,8 +371,10 @@ fn scales(scheme: &Scheme, activation: &Activation, product: &Product, scaling: 
     let alone = scheme.zero.is_none() && scheme.shifts.is_empty() && scheme.index.is_none();
     let mut levels = scheme.scales.iter().filter(|level| of_columns(level));
     let of_weight = levels.next().is_some_and(taken) && levels.next().is_none();
-    let of_x =
-        x.zero.is_none() && matches!(&x.scales[..], [level] if taken(level) && !level.stored);
+    let constant = |level: &ScaleLevel| level.stored && level.group == Group::TENSOR;
+    let of_x = x.zero.is_none()
+        && matches!(&x.scales[..], [level, others @ ..]
+            if taken(level) && !level.stored && others.iter().all(constant));
     codes && alone && of_weight && of_x
 }
 

@@ -244,7 +244,10 @@ impl Sequence {
     fn compare(&self, codes: &[u32]) -> Result<(), SequenceFault> {
         for (position, (element, code)) in self.run(codes).into_iter().zip(codes).enumerate() {
             let expected = self.expected(*code);
-            let found = self.operand.number().decode(element);
+            let found = match self.encoding {
+                OutputEncoding::Code => f64::from(element),
+                _ => self.operand.number().decode(element),
+            };
             let same = expected == found || expected.is_nan() && found.is_nan();
             if !same {
                 let (template, code) = (self.template, *code);

@@ -21,6 +21,8 @@ use crate::target::Feature;
 pub enum ParamKind {
     /// A component of the scheme; its values are kept.
     Stored(Component),
+    /// The same without signs, for an instruction that reads scales without them: the codes take the signs.
+    Magnitudes(Component),
     /// The product of all scales that change along K.
     Scale,
     /// The zero-point correction, which multiplies the sum of x over a segment: see
