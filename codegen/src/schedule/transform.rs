@@ -389,7 +389,7 @@ impl Transform<'_> {
                 Wanted::Correction { terms, exponent: self.problem.correction_exponent() }
             }
             Part::ChannelScales if self.problem.plan.scale.input_in_channel_scale() => {
-                return Err(self.unscheduled(TransformLimit::NoFormula));
+                Wanted::ChannelScaleOfInput
             }
             Part::ChannelScales => Wanted::ChannelScale,
             Part::Codes if let Some(signs) = self.signs() => {
