@@ -11,10 +11,11 @@ use quantloom_codegen::ir::{
 use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::plan::plan;
 use quantloom_codegen::target::target;
+use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::sweep::Share;
-use quantloom_tools::conformance::{Failure, Suite};
+use quantloom_tools::conformance::{Failure, Suite, draw};
 
 /// Zero points that are not subtracted from codes, four segments a k-tile.
 const CORRECTION: &str =
@@ -298,6 +299,26 @@ const WRONG_BLOCKS: &[(&str, &str, &[usize], Mutation)] = &[
         _ => {}
     }),
 ];
+
+/// Scales with signs, which the instruction does not read: codes take them.
+#[test]
+fn signs_of_scales_are_kept() {
+    let scheme = parse(&format!("s {{ {SIGNED} }}")).unwrap();
+    let (n, k) = (41, 608);
+    // A seed that draws any number of the scale's type, and one that draws the largest.
+    for (seed, least) in [(4, 100), (3, 0)] {
+        let scales =
+            &draw::layer(&scheme, Shape::matrix(n, k), seed).components[&Component::Scale(0)];
+        let negative = scales.iter().filter(|code| *code & 0x80 > 0).count();
+        assert!(negative >= least, "{negative} of {}", scales.len());
+        let (shapes, tokens) = (vec![(n, k)], BOTH.to_vec());
+        let suite = Suite { shapes, tokens, seeds: vec![seed], every: 1 };
+        let device = GpuDevice::new(Simulator::new("sm_120a").unwrap());
+        let done = suite.run(&scheme, &[&device], &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!((done.products, done.not_scheduled.len()), (BOTH.len(), 0));
+    }
+}
 
 #[test]
 fn wrong_scales_of_blocks_are_found() {
