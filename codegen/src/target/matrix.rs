@@ -178,7 +178,7 @@ impl MatrixOp {
     /// if the instruction does not scale.
     pub fn lane_scales(&self) -> u32 {
         let [m, _, k] = self.shape;
-        self.scaling.map_or(0, |of| m * (k / of.columns) >> of.a.bits.count_ones())
+        self.scaling.map_or(0, |of| (m * (k / of.columns)) >> of.a.bits.count_ones())
     }
 
     /// Registers per thread of A, of B (if in registers) and of D.
