@@ -317,6 +317,9 @@ fn signs_of_scales_are_kept() {
         let done = suite.run(&scheme, &[&device], &|_| {}).remove(0);
         let done = done.unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!((done.products, done.not_scheduled.len()), (BOTH.len(), 0));
+        for report in device.executor().take_reports() {
+            assert_eq!(report.conflicts(), 0, "{report}");
+        }
     }
 }
 

@@ -86,7 +86,13 @@ impl GroupParams {
         let of_lanes = digit('g', 1, self.apart);
         let rows = main.rows(self);
         let of_rows = digit('n', rows.stride, rows.len);
-        let sets = digit('n', rows.apart(), main.problem.plan.native.rows / rows.len);
+        let sets = match self.is_of_product(&main) {
+            true => {
+                let (_, digits) = rows.first.in_order_of_lanes();
+                digits.into_iter().map(|(stride, size)| digit('n', stride, size)).collect()
+            }
+            false => digit('n', rows.apart(), main.problem.plan.native.rows / rows.len),
+        };
         format!("[{of_rows}{of_lane}{of_lanes}{sets}g, n]")
     }
 
@@ -188,10 +194,21 @@ impl GroupParams {
         Some(b.mul(place, bits))
     }
 
+    /// Whether the product's instruction reads the numbers: rows are then in the order of the lanes that supply them, so
+    /// that lanes which read together read adjacent words.
+    fn is_of_product(&self, main: &MainLoop<'_>) -> bool {
+        self.of_weights && main.scaled().is_some()
+    }
+
     /// The number of a lane's share of a tile: by its rows and its columns.
     fn share_of_lane(&self, main: &MainLoop<'_>) -> OfLane {
         let part = main.part().over(main.row_lanes() / self.apart);
-        main.rows(self).number().times(self.apart).plus(&part)
+        let rows = main.rows(self);
+        let number = match self.is_of_product(main) {
+            true => rows.first.in_order_of_lanes().0,
+            false => rows.number(),
+        };
+        number.times(self.apart).plus(&part)
     }
 
     /// The first word of a k-tile within a tile of rows, counted from k-tile 0: of all groups of the

@@ -291,6 +291,19 @@ impl OfLane {
         self.over(self.least())
     }
 
+    /// The lane's number among those of different values, in the order of lanes, and the stride and size of each digit of
+    /// the values in that order.
+    pub(super) fn in_order_of_lanes(&self) -> (Self, Vec<(u32, u32)>) {
+        let mut before = 1;
+        let digits = self.digits.iter().map(|digit| {
+            let stride = before;
+            before *= digit.size;
+            Digit { stride, ..*digit }
+        });
+        let number = Self { digits: digits.collect(), ..*self }.joined();
+        (number, self.digits.iter().map(|digit| (digit.stride, digit.size)).collect())
+    }
+
     /// The least stride of a digit.
     pub(super) fn least(&self) -> u32 {
         self.digits.iter().map(|digit| digit.stride).min().unwrap_or(1)
