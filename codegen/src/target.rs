@@ -8,7 +8,9 @@ use std::fmt;
 
 pub use class::Class;
 pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
-pub use matrix::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
+pub use matrix::{
+    Element, MATRIX_OPS, MatrixOp, MatrixScope, ScaleCode, ScaleLanes, Scaling, matrix_op,
+};
 
 /// A kind of device, or instruction set, on which products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +139,12 @@ const SM_120: Gpu = Gpu {
     ptx: Some(PtxVersion(8, 7)),
     ..SM_89
 };
+const SM_120A: Gpu = Gpu { chip: Chip::Sm { number: 120, arch_specific: true }, ..SM_120 };
+const SM_121A: Gpu = Gpu {
+    chip: Chip::Sm { number: 121, arch_specific: true },
+    ptx: Some(PtxVersion(8, 8)),
+    ..SM_120
+};
 const SM_90A: Gpu = Gpu {
     chip: Chip::Sm { number: 90, arch_specific: true },
     warp_group: Some(4),
@@ -264,6 +272,13 @@ pub const TARGETS: &[Target] = &[
         ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A)
     },
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
+    gpu(
+        "sm_120a",
+        "NVIDIA Blackwell, GeForce and RTX PRO, with products of block scales",
+        Class::Blackwell,
+        &SM_120A,
+    ),
+    gpu("sm_121a", "NVIDIA GB10, with products of block scales", Class::Blackwell, &SM_121A),
     gpu("gfx942", "AMD CDNA3", Class::Cdna3, &GFX942),
     gpu("gfx950", "AMD CDNA4", Class::Cdna4, &GFX950),
     gpu("gfx1100", "AMD RDNA3", Class::Rdna3, &GFX1100),
@@ -332,6 +347,11 @@ impl Target {
     /// Whether the target has an instruction.
     pub fn has(&self, feature: Feature) -> bool {
         self.gpu.is_some_and(|gpu| feature.rows(gpu.chip).next().is_some())
+    }
+
+    /// Whether the target has matrix instructions that scale their operands.
+    pub fn scales_operands(&self) -> bool {
+        MATRIX_OPS.iter().any(|row| row.scaling.is_some() && self.has(row.needs))
     }
 
     /// The lowest PTX version in which the target has an instruction; `None` if the target lacks

@@ -217,12 +217,41 @@ fn codes_with_their_scales_are_the_references() {
     }
 }
 
+/// The same of `mma` with block scales: padded elements, and scales of e4m3 beside a static one of all of x.
+#[test]
+fn codes_with_scales_of_blocks_are_the_references() {
+    let shapes = [(200, 256), (300, 512), (77, 256)];
+    let nvfp4 =
+        "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }";
+    for (activation, operand) in [
+        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", Operand::PaddedE2m1),
+        ("e2m3 { scale: e8m0 per 1x32 from pow2 above 1.9375 }", Operand::PaddedE2m3),
+        ("e3m2 { scale: e8m0 per 1x32 from pow2 above 1.875 }", Operand::PaddedE3m2),
+        ("e2m1 { scale: e4m3 per 1x16 }", Operand::E2m1),
+        (nvfp4, Operand::E2m1),
+    ] {
+        for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
+            let scheme = other(activation, arithmetic);
+            let (of, number) = (&scheme.activations[0], Number::Float(own));
+            for shape in shapes {
+                let chip = target("sm_120a").unwrap();
+                let problem =
+                    ActivationProblem::new(&scheme, of, number, operand, chip, shape, false);
+                let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
+                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &Kind::ALL, 1);
+                let outcome = x.check(&scheme, &problem, &verified(&problem, false));
+                outcome.unwrap_or_else(|wrong| panic!("{activation} {own} {shape:?}: {wrong}"));
+            }
+        }
+    }
+}
+
 /// What a product reads is made: its elements, its columns, its scales.
 #[test]
 fn products_get_their_operand() {
     let mut made = 0;
     for (scheme, activation) in every() {
-        for (sm, k) in ["sm_80", "sm_89", "sm_90a", "gfx950", "wgsl"]
+        for (sm, k) in ["sm_80", "sm_89", "sm_90a", "sm_120a", "gfx950", "wgsl"]
             .into_iter()
             .flat_map(|sm| [(sm, 4096), (sm, 200)])
         {

@@ -9,7 +9,7 @@ use crate::kernels;
 #[test]
 fn every_operation_assembles() {
     let ptxas = ptxas::find();
-    for target in ["sm_80", "sm_89", "sm_90a", "sm_120"] {
+    for target in ["sm_80", "sm_89", "sm_90a", "sm_120", "sm_120a", "sm_121a"] {
         for kernel in kernels::all(target) {
             let name = kernel.name.clone();
             let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));

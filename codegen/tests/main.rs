@@ -5,6 +5,7 @@ mod kernels;
 mod activation;
 mod arrows;
 mod assembles;
+mod block_scales;
 mod choose;
 mod expand;
 mod experts;

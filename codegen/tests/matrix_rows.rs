@@ -38,10 +38,14 @@ fn layouts_fill_registers_and_lanes() {
             assert_eq!(fragment.sizes(), sizes, "{}: {text}", row.name);
         }
         if let Some(scaling) = row.scaling {
-            let fragment = parse_fragment(scaling.layout).unwrap();
-            assert_eq!((m, k % scaling.columns), (n, 0), "{}", row.name);
-            assert_eq!(fragment.extents(), (m, k / scaling.columns), "{}", row.name);
-            assert_eq!(fragment.sizes(), [1, 1, row.threads(warp)], "{}", row.name);
+            assert_eq!(k % scaling.columns, 0, "{}", row.name);
+            for (of, rows) in [(scaling.a, m), (scaling.b, n)] {
+                let fragment = parse_fragment(of.layout).unwrap();
+                assert_eq!(fragment.extents(), (rows, k / scaling.columns), "{}", row.name);
+                let lanes = 1 << of.bits.count_ones();
+                assert_eq!(fragment.sizes(), [row.lane_scales(), 1, lanes], "{}", row.name);
+                assert!(of.bits < row.threads(warp), "{}", row.name);
+            }
         }
     }
 }
@@ -60,7 +64,7 @@ fn names_are_unique() {
 /// without gaps.
 #[test]
 fn scaled_rows_are_the_documents_formulas() {
-    let scaled = MATRIX_OPS.iter().filter(|row| row.scaling.is_some());
+    let scaled = MATRIX_OPS.iter().filter(|row| row.name.starts_with("mfma.scale."));
     assert_eq!(scaled.clone().count(), 25);
     for row in scaled {
         let operands = [(row.a_layout, row.a), (row.b_layout, row.b)];
@@ -78,9 +82,10 @@ fn scaled_rows_are_the_documents_formulas() {
             }
         }
         let scaling = row.scaling.unwrap();
+        assert_eq!((scaling.a, scaling.columns), (scaling.b, 32), "{}", row.name);
+        assert_eq!(scaling.a.bits, 0x3f, "{}", row.name);
         let (fragment, d) =
-            (parse_fragment(scaling.layout).unwrap(), parse_fragment(row.d_layout).unwrap());
-        assert_eq!(scaling.columns, 32, "{}", row.name);
+            (parse_fragment(scaling.a.layout).unwrap(), parse_fragment(row.d_layout).unwrap());
         for lane in 0..64 {
             let block = Point { n: lane % 16, k: lane / 16 };
             assert_eq!(fragment.place(block), [0, 0, lane], "{}", row.name);
@@ -141,7 +146,7 @@ fn wmma_rows_are_the_documents_formulas() {
 }
 
 /// A layout with two of its digits exchanged, for every pair.
-fn exchanged(layout: &str) -> Vec<String> {
+pub(crate) fn exchanged(layout: &str) -> Vec<String> {
     let digits: Vec<&str> = layout
         .split(['[', ';', ',', ']'])
         .map(str::trim)
@@ -178,13 +183,18 @@ fn wrong_lanes_of_wmma_are_found() {
     assert!(tried >= 80, "{tried}");
 }
 
+/// Those without scales; `block_scales` has the others.
+fn nvidia_rows() -> impl Iterator<Item = &'static MatrixOp> {
+    MATRIX_OPS.iter().filter(|row| row.name.starts_with("mma.") && row.scaling.is_none())
+}
+
 /// PTX ISA, mma.m16n8k16: A: row = groupID for a0, a1, a4, a5, groupID + 8 otherwise; col =
 /// 2 threadID_in_group + (i & 1), + 8 for i >= 4. C: row = groupID for c0, c1, groupID + 8
 /// otherwise; col = 2 threadID_in_group + (i & 1). For 8-bit A: row = groupID for i in 0..4 and
 /// 8..12; col = 4 threadID_in_group + (i & 3), + 16 for i >= 8.
 #[test]
 fn nvidia_rows_are_the_documents_formulas() {
-    for row in MATRIX_OPS.iter().filter(|row| row.name.starts_with("mma.")) {
+    for row in nvidia_rows() {
         let (a, d) = (parse_fragment(row.a_layout).unwrap(), parse_fragment(row.d_layout).unwrap());
         for lane in 0..32 {
             let (group, within) = (lane / 4, lane % 4);

@@ -62,12 +62,13 @@ fn kernels_verify_and_assemble() {
 }
 
 /// Targets, the shape of w, and M. On Hopper all that decides a tile; elsewhere some of it.
-const ASSEMBLED: [(&str, (u32, u32), &[u32]); 5] = [
+const ASSEMBLED: [(&str, (u32, u32), &[u32]); 6] = [
     ("sm_90a", (8192, 8192), &[1, 8, 16, 64]),
     ("sm_90a", (1000, 4096), &[1, 8, 16, 64]),
     ("sm_80", (8192, 8192), &[8, 64]),
     ("sm_89", (1000, 4096), &[1, 16, 64]),
     ("sm_120", (8192, 8192), &[1, 64]),
+    ("sm_120a", (8192, 8192), &[1, 16, 64]),
 ];
 
 /// The kernels of the catalogue; a case is a scheme with a target, a shape and M.

@@ -11,10 +11,11 @@ use quantloom_codegen::ir::{
 use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::plan::plan;
 use quantloom_codegen::target::target;
+use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::GpuDevice;
 use quantloom_tests::sweep::Share;
-use quantloom_tools::conformance::{Failure, Suite};
+use quantloom_tools::conformance::{Failure, Suite, draw};
 
 /// Zero points that are not subtracted from codes, four segments a k-tile.
 const CORRECTION: &str =
@@ -216,12 +217,124 @@ fn every_pair_of_scaled_formats_is_right() {
                  activation: {x} {{ scale: e8m0 per 1x32 from pow2 }}"
             );
             let scheme = parse(&format!("s {{ {clauses} }}")).unwrap();
-            let plan = plan(&scheme, &scheme.activations[0], target("gfx950").unwrap()).unwrap();
-            assert_eq!(plan.compute.product.name, format!("mfma_scale_{weight}_{x}"));
-            for &tokens in BOTH {
-                let (failure, _) = compared_on("gfx950", &clauses, tokens, |_| false);
-                assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+            for (chip, prefix) in [("gfx950", "mfma_scale"), ("sm_120a", "mma_scale")] {
+                let plan = plan(&scheme, &scheme.activations[0], target(chip).unwrap()).unwrap();
+                let name = match (chip, weight, x) {
+                    ("sm_120a", "e2m1", "e2m1") => "mma_scale_e2m1_ue8m0".to_owned(),
+                    _ => format!("{prefix}_{weight}_{x}"),
+                };
+                assert_eq!(plan.compute.product.name, name);
+                for &tokens in BOTH {
+                    let (failure, _) = compared_on(chip, &clauses, tokens, |_| false);
+                    assert!(failure.is_none(), "{clauses} on {chip}: {}", failure.unwrap());
+                }
             }
+        }
+    }
+}
+
+/// Scales of 16 columns, four of a lane's in a step, with signs; a static scale of all of x.
+const SIGNED: &str = "weight: e2m1, scale: e4m3 per 1x16, scale: f32 per tensor, \
+                      pack: u8 [k:2 | k, n], activation: e2m1 { scale: e4m3 per 1x16, \
+                      scale: divide f32 per tensor from amax / 2688 static }";
+/// Bytes on both sides: a scale of a lane in a step, four steps in a register.
+const BYTES: &str = "weight: e4m3, scale: e8m0 per 1x32, pack: [k, n], \
+                     activation: e4m3 { scale: e8m0 per 1x32 from pow2 }";
+
+/// Mutations of products by `mma` with block scales: 1X, 2X and 4X.
+const WRONG_BLOCKS: &[(&str, &str, &[usize], Mutation)] = &[
+    ("scales of A and B exchanged", CODES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some(scales), .. } = op {
+            scales.swap(0, 1);
+        }
+    }),
+    ("scales of A and B exchanged", SIGNED, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some(scales), .. } = op {
+            scales.swap(0, 1);
+        }
+    }),
+    ("scales of weights of the step beside", CODES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some([of_w, _]), .. } = op {
+            of_w.byte ^= 2;
+        }
+    }),
+    ("scales of x of the step beside", BYTES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some([_, of_x]), .. } = op {
+            of_x.byte ^= 1;
+        }
+    }),
+    ("scales of the first step for all", BYTES, BOTH, |_, op| {
+        if let Op::Matrix { scales: Some([of_w, _]), .. } = op {
+            of_w.byte = 0;
+        }
+    }),
+    ("scales of x of the first token for all", SIGNED, SKINNY, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "x_scale") => from.index = 0u32.into(),
+        _ => {}
+    }),
+    ("halves of the columns of x exchanged", CODES, BOTH, |_, op| {
+        if let Op::Matrix { b: MatrixOperand::Registers(b), .. } = op {
+            b.swap(0, 1);
+        }
+    }),
+    ("rows of the halves of a tile exchanged", SIGNED, BOTH, |_, op| {
+        if let Op::Matrix { a: MatrixOperand::Registers(a), .. } = op {
+            a.swap(0, 1);
+        }
+    }),
+    ("halves of the columns of w exchanged", MIXED, BOTH, |_, op| {
+        if let Op::Matrix { a: MatrixOperand::Registers(a), .. } = op {
+            a.swap(0, 2);
+        }
+    }),
+    ("rows of the second half of the columns exchanged", BYTES, BOTH, |_, op| {
+        if let Op::Matrix { a: MatrixOperand::Registers(a), .. } = op {
+            a.swap(2, 3);
+        }
+    }),
+    ("no scales of rows and of x", SIGNED, BOTH, |place, op| match op {
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "channel_scale") => {
+            *mask = Some(Operand::Pred(false));
+        }
+        _ => {}
+    }),
+];
+
+/// Scales with signs, which the instruction does not read: codes take them.
+#[test]
+fn signs_of_scales_are_kept() {
+    let scheme = parse(&format!("s {{ {SIGNED} }}")).unwrap();
+    let (n, k) = (41, 608);
+    // A seed that draws any number of the scale's type, and one that draws the largest.
+    for (seed, least) in [(4, 100), (3, 0)] {
+        let scales =
+            &draw::layer(&scheme, Shape::matrix(n, k), seed).components[&Component::Scale(0)];
+        let negative = scales.iter().filter(|code| *code & 0x80 > 0).count();
+        assert!(negative >= least, "{negative} of {}", scales.len());
+        let (shapes, tokens) = (vec![(n, k)], BOTH.to_vec());
+        let suite = Suite { shapes, tokens, seeds: vec![seed], every: 1 };
+        let device = GpuDevice::new(Simulator::new("sm_120a").unwrap());
+        let done = suite.run(&scheme, &[&device], &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!((done.products, done.not_scheduled.len()), (BOTH.len(), 0));
+        for report in device.executor().take_reports() {
+            assert_eq!(report.conflicts(), 0, "{report}");
+        }
+    }
+}
+
+#[test]
+fn wrong_scales_of_blocks_are_found() {
+    for clauses in [CODES, MIXED, SIGNED, BYTES] {
+        for &tokens in BOTH {
+            let (failure, _) = compared_on("sm_120a", clauses, tokens, |_| false);
+            assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+        }
+    }
+    for &(what, clauses, all, mutation) in WRONG_BLOCKS {
+        for &tokens in all {
+            let change = move |kernel: &mut Kernel| mutate(kernel, mutation);
+            is_found(what, tokens, compared_on("sm_120a", clauses, tokens, change));
         }
     }
 }

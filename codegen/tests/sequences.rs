@@ -8,7 +8,7 @@ use quantloom_codegen::plan::sequence::{OutputEncoding, SequenceFault};
 use quantloom_codegen::plan::step::{Arg, Step};
 use quantloom_codegen::plan::templates::{
     PLACED_HALF, SIGNED_NIBBLES, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
-    signed_nibbles,
+    planes_to_elements, signed_nibbles,
 };
 use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
 use quantloom_codegen::target::Class;
@@ -84,6 +84,9 @@ fn every_sequence() -> Vec<Sequence> {
     let weights = weights();
     let mut all: Vec<Sequence> = weights.iter().map(planes_to_bytes).collect();
     all.extend(weights.iter().filter_map(signed_nibbles));
+    // Codes of as many bits as the element has beside its padding.
+    let small = weights.iter().filter(|weight| weight.code.bits() <= 4);
+    all.extend(small.map(|weight| planes_to_elements(weight, Operand::PaddedE2m1)));
     for weight in &weights {
         for operand in OPERANDS {
             all.extend(placed_half(weight, operand));
@@ -130,6 +133,7 @@ fn every_code_can_be_decoded() {
         Class::Ampere,
         Class::Ada,
         Class::Hopper,
+        Class::Blackwell,
         Class::Cdna3,
         Class::Cdna4,
         Class::Rdna3,

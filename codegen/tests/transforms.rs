@@ -94,24 +94,25 @@ fn the_device_arranges_columns_as_the_host_does() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The same for products that scale their operands: codes without gaps, scales by lane.
+/// The same for products that scale their operands: codes without gaps, scales by lane, signs of scales in codes.
 #[test]
 fn the_device_packs_codes_that_products_scale() {
     let share = Share::new(6, 1);
     let (mut wrong, mut packed) = (Vec::new(), 0);
     for (number, scheme) in catalogue().into_iter().enumerate() {
         for activation in &scheme.activations {
-            for (at, shape) in SHAPES.into_iter().enumerate() {
-                if !share.takes(number * SHAPES.len() + at) {
+            let cases = SHAPES.map(|shape| ["gfx950", "sm_120a"].map(|chip| (chip, shape)));
+            for (at, &(chip, shape)) in cases.as_flattened().iter().enumerate() {
+                if !share.takes(number * 2 * SHAPES.len() + at) {
                     continue;
                 }
-                let problem = Problem::new(&scheme, activation, target("gfx950").unwrap(), shape);
+                let problem = Problem::new(&scheme, activation, target(chip).unwrap(), shape);
                 let scales = |problem: &Problem| problem.plan.compute.product.scaling().is_some();
-                let stored = Stored::draw(&scheme, activation, "gfx950", shape);
+                let stored = Stored::draw(&scheme, activation, chip, shape);
                 let Some(stored) = stored.filter(|_| problem.as_ref().is_ok_and(scales)) else {
                     continue;
                 };
-                compared(&stored, &format!("{} {shape:?}", scheme.name), &mut wrong);
+                compared(&stored, &format!("{} {chip} {shape:?}", scheme.name), &mut wrong);
                 packed += 1;
             }
         }

@@ -183,7 +183,8 @@ fn memory() {
     // Scaling instructions need scales, in bytes 0 to 3 of a register, and a chip that has them.
     let scaled = |chip, named: &str, scales: Option<u8>, c: &mut Case| {
         let row = MATRIX_OPS.iter().find(|row| row.name == named).unwrap();
-        let words = [c.b.fragment(Type::U32, 4), c.b.fragment(Type::U32, 4)];
+        let [in_a, in_b, _] = row.registers(c.b.warp_size());
+        let words = [c.b.fragment(Type::U32, in_a), c.b.fragment(Type::U32, in_b)];
         for register in words.iter().flatten() {
             c.b.set(*register, 0u32);
         }
@@ -198,6 +199,14 @@ fn memory() {
     refused("Count", plain, "gfx950", |c| scaled("gfx950", bf16, Some(0), c));
     refused("Value", plain, "gfx950", |c| scaled("gfx950", fp4, Some(4), c));
     refused("Unavailable", plain, "gfx942", |c| scaled("gfx942", fp4, Some(0), c));
+    // Two scales of a lane are in bytes 0 and 1 or 2 and 3, four in all.
+    let (two, four) = ("mma.scale.m16n8k64.e2m1", "mma.scale.m16n8k64.e2m1.e4m3");
+    for (named, byte) in [(two, 1), (two, 3), (four, 1), (four, 2)] {
+        refused("Value", plain, "sm_120a", |c| scaled("sm_120a", named, Some(byte), c));
+    }
+    for sm in ["sm_120", "sm_90a"] {
+        refused("Unavailable", plain, sm, |c| scaled(sm, two, Some(0), c));
+    }
     let early = Launch { programmatic: true, ..plain };
     refused("BeforeGridWait", early, SM, |c| {
         c.b.load(Address::new(c.w, c.lane), Width::B32);

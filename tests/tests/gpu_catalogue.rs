@@ -169,9 +169,9 @@ fn whole_tiles_have_no_bank_conflicts() {
     }
 }
 
-/// The schemes whose products scale both operands in the instruction where that is native.
-fn scaled_by_the_product() -> Vec<&'static Scheme> {
-    let target = target("gfx950").unwrap();
+/// The schemes whose products scale both operands in the instruction of a chip.
+fn scaled_by_the_product(chip: &str) -> Vec<&'static Scheme> {
+    let target = target(chip).unwrap();
     let scales = |scheme: &&Scheme| {
         let mut plans =
             scheme.activations.iter().map(|activation| plan(scheme, activation, target));
@@ -183,7 +183,7 @@ fn scaled_by_the_product() -> Vec<&'static Scheme> {
 /// Formats of 4, 6 and 8 bits on both sides, mixed ones too, with every regime of seeds.
 #[test]
 fn mx_times_mx_is_right_where_it_is_native() {
-    let schemes = scaled_by_the_product();
+    let schemes = scaled_by_the_product("gfx950");
     for name in ["ct_mxfp4", "ct_mxfp8", "ct_mxfp6a8", "quark_w_mxfp4_a_mxfp6_e3m2"] {
         assert!(schemes.iter().any(|scheme| scheme.name == name), "{name}");
     }
@@ -191,6 +191,20 @@ fn mx_times_mx_is_right_where_it_is_native() {
         schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
     });
     all_compared(Share::new(24, 2), &all.collect::<Vec<_>>(), &[("gfx950", &TOKENS)]);
+}
+
+/// The same by `mma` with block scales, NVFP4 too.
+#[test]
+fn blocks_with_scales_are_right_where_they_are_native() {
+    let schemes = scaled_by_the_product("sm_120a");
+    for name in ["ct_mxfp4", "ct_mxfp8", "ct_mxfp6a8", "ct_nvfp4", "modelopt_nvfp4"] {
+        assert!(schemes.iter().any(|scheme| scheme.name == name), "{name}");
+    }
+    let all = (0..4).flat_map(|first| {
+        schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
+    });
+    let tokens = [1, 3, 17, 33];
+    all_compared(Share::new(24, 2), &all.collect::<Vec<_>>(), &[("sm_120a", &tokens)]);
 }
 
 /// With lanes only, as in WGSL; also few tokens with four lanes that exchange registers.

@@ -22,7 +22,10 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
         component: Component::Code,
         layout: problem.plan.native.layout.clone(),
         granularity,
-        form: Form::Codes(dequant.recode.clone()),
+        form: match problem.scale.map(|scale| scale.kind) {
+            Some(ParamKind::Magnitudes(of)) => Form::SignedCodes(of),
+            _ => Form::Codes(dequant.recode.clone()),
+        },
     }];
     let all = [
         (BufferRole::Scale, problem.scale),
@@ -36,7 +39,10 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
     }
     let per_row = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
     if problem.channel_scale {
-        let form = Form::Computed(Computed::ChannelScale);
+        let form = Form::Computed(match problem.plan.scale.input_in_channel_scale() {
+            true => Computed::ChannelScaleOfInput,
+            false => Computed::ChannelScale,
+        });
         parts.push(part(
             BufferRole::ChannelScale,
             Component::Scale(0),
@@ -60,6 +66,7 @@ fn per_group(
     let layout = params.layout(problem);
     let (component, form) = match params.kind {
         ParamKind::Stored(component) => (component, Form::Numbers(params.number)),
+        ParamKind::Magnitudes(component) => (component, Form::Magnitudes(params.number)),
         ParamKind::Scale => (Component::Scale(0), Form::Computed(Computed::Scale)),
         ParamKind::ZeroPointCorrection => {
             let (correction, exponent) =

@@ -3,7 +3,7 @@
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{
-    Accumulate, Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
+    Accumulate, Activation, Code, Group, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
 };
 
 use super::operand::Operand;
@@ -30,7 +30,7 @@ pub struct Product {
     pub classes: &'static [Class],
 }
 
-use Class::{Ada, Ampere, Cdna3, Cdna4, Hopper, Lanes, Rdna3, Rdna4, Shader};
+use Class::{Ada, Ampere, Blackwell, Cdna3, Cdna4, Hopper, Lanes, Rdna3, Rdna4, Shader};
 
 /// A product by a matrix instruction.
 const fn matrix(
@@ -49,9 +49,11 @@ const fn scaled(
     name: &'static str,
     row: &'static str,
     (weight, activation): (Operand, Operand),
+    columns: u32,
+    classes: &'static [Class],
 ) -> Product {
-    let (sum, matrix, classes) = (Accumulate::F32, Some(row), &[Cdna4]);
-    Product { name, weight, activation, sum, columns: 128, matrix, classes }
+    let (sum, matrix) = (Accumulate::F32, Some(row));
+    Product { name, weight, activation, sum, columns, matrix, classes }
 }
 
 const I8: (Operand, Accumulate) = (Operand::I8, Accumulate::I32);
@@ -64,26 +66,47 @@ const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
 /// this warp-wide one, whose FP8 form is emulated there.
 #[rustfmt::skip]
 pub const PRODUCTS: &[Product] = &[
-    scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (Operand::E2m1, Operand::E2m1)),
-    scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (Operand::E2m1, Operand::E2m3)),
-    scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (Operand::E2m1, Operand::E3m2)),
-    scaled("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (Operand::E2m1, Operand::E4m3)),
-    scaled("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (Operand::E2m3, Operand::E2m1)),
-    scaled("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (Operand::E2m3, Operand::E2m3)),
-    scaled("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (Operand::E2m3, Operand::E3m2)),
-    scaled("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (Operand::E2m3, Operand::E4m3)),
-    scaled("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (Operand::E3m2, Operand::E2m1)),
-    scaled("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (Operand::E3m2, Operand::E2m3)),
-    scaled("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (Operand::E3m2, Operand::E3m2)),
-    scaled("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (Operand::E3m2, Operand::E4m3)),
-    scaled("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (Operand::E4m3, Operand::E2m1)),
-    scaled("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (Operand::E4m3, Operand::E2m3)),
-    scaled("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (Operand::E4m3, Operand::E3m2)),
-    scaled("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (Operand::E4m3, Operand::E4m3)),
-    scaled("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (Operand::E5m2, Operand::E2m1)),
-    scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (Operand::E5m2, Operand::E2m3)),
-    scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (Operand::E5m2, Operand::E3m2)),
-    scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (Operand::E5m2, Operand::E4m3)),
+    scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (Operand::E2m1, Operand::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (Operand::E2m1, Operand::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (Operand::E2m1, Operand::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (Operand::E2m1, Operand::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (Operand::E2m3, Operand::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (Operand::E2m3, Operand::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (Operand::E2m3, Operand::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (Operand::E2m3, Operand::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (Operand::E3m2, Operand::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (Operand::E3m2, Operand::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (Operand::E3m2, Operand::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (Operand::E3m2, Operand::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (Operand::E4m3, Operand::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (Operand::E4m3, Operand::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (Operand::E4m3, Operand::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (Operand::E4m3, Operand::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (Operand::E5m2, Operand::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (Operand::E5m2, Operand::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (Operand::E5m2, Operand::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (Operand::E5m2, Operand::E4m3), 128, &[Cdna4]),
+    scaled("mma_scale_e2m1_ue8m0", "mma.scale.m16n8k64.e2m1", (Operand::E2m1, Operand::E2m1), 64, &[Blackwell]),
+    scaled("mma_scale_e2m1_ue4m3", "mma.scale.m16n8k64.e2m1.e4m3", (Operand::E2m1, Operand::E2m1), 64, &[Blackwell]),
+    scaled("mma_scale_e2m1_e2m3", "mma.scale.m16n8k32.e2m1.e2m3", (Operand::PaddedE2m1, Operand::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e2m1_e3m2", "mma.scale.m16n8k32.e2m1.e3m2", (Operand::PaddedE2m1, Operand::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e2m1_e4m3", "mma.scale.m16n8k32.e2m1.e4m3", (Operand::PaddedE2m1, Operand::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e2m1", "mma.scale.m16n8k32.e2m3.e2m1", (Operand::PaddedE2m3, Operand::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e2m3", "mma.scale.m16n8k32.e2m3.e2m3", (Operand::PaddedE2m3, Operand::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e3m2", "mma.scale.m16n8k32.e2m3.e3m2", (Operand::PaddedE2m3, Operand::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e4m3", "mma.scale.m16n8k32.e2m3.e4m3", (Operand::PaddedE2m3, Operand::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e2m1", "mma.scale.m16n8k32.e3m2.e2m1", (Operand::PaddedE3m2, Operand::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e2m3", "mma.scale.m16n8k32.e3m2.e2m3", (Operand::PaddedE3m2, Operand::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e3m2", "mma.scale.m16n8k32.e3m2.e3m2", (Operand::PaddedE3m2, Operand::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e4m3", "mma.scale.m16n8k32.e3m2.e4m3", (Operand::PaddedE3m2, Operand::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e2m1", "mma.scale.m16n8k32.e4m3.e2m1", (Operand::E4m3, Operand::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e2m3", "mma.scale.m16n8k32.e4m3.e2m3", (Operand::E4m3, Operand::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e3m2", "mma.scale.m16n8k32.e4m3.e3m2", (Operand::E4m3, Operand::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e4m3", "mma.scale.m16n8k32.e4m3.e4m3", (Operand::E4m3, Operand::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e2m1", "mma.scale.m16n8k32.e5m2.e2m1", (Operand::E5m2, Operand::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e2m3", "mma.scale.m16n8k32.e5m2.e2m3", (Operand::E5m2, Operand::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e3m2", "mma.scale.m16n8k32.e5m2.e3m2", (Operand::E5m2, Operand::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e4m3", "mma.scale.m16n8k32.e5m2.e4m3", (Operand::E5m2, Operand::E4m3), 32, &[Blackwell]),
     Product {
         name: "dot_u8s8",
         weight: Operand::U8,
@@ -93,21 +116,21 @@ pub const PRODUCTS: &[Product] = &[
         matrix: None,
         classes: &[Lanes],
     },
-    matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper]),
+    matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper, Blackwell]),
     matrix("mfma_s8_k64", "mfma.16x16x64.s8", I8, 64, &[Cdna4]),
     matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
     matrix("wmma_s8_copied", "wmma.copied.16x16x16.s8", I8, 16, &[Rdna3]),
     matrix("wmma_s8", "wmma.16x16x16.s8", I8, 16, &[Rdna4]),
-    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada]),
+    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada, Blackwell]),
     matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
     matrix("mfma_e4m3fnuz", "mfma.16x16x32.e4m3fnuz", E4M3FNUZ_PAIR, 32, &[Cdna3]),
     matrix("wmma_e4m3", "wmma.16x16x16.e4m3", E4M3_PAIR, 16, &[Rdna4]),
-    matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper]),
+    matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell]),
     matrix("mfma_bf16_k32", "mfma.16x16x32.bf16", BF16_PAIR, 32, &[Cdna4]),
     matrix("mfma_bf16", "mfma.16x16x16.bf16", BF16_PAIR, 16, &[Cdna3, Cdna4]),
     matrix("wmma_bf16_copied", "wmma.copied.16x16x16.bf16", BF16_PAIR, 16, &[Rdna3]),
     matrix("wmma_bf16", "wmma.16x16x16.bf16", BF16_PAIR, 16, &[Rdna4]),
-    matrix("mma_f16", "mma.m16n8k16.f16", F16_PAIR, 16, &[Ampere, Ada, Hopper]),
+    matrix("mma_f16", "mma.m16n8k16.f16", F16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell]),
     matrix("mfma_f16_k32", "mfma.16x16x32.f16", F16_PAIR, 32, &[Cdna4]),
     matrix("mfma_f16", "mfma.16x16x16.f16", F16_PAIR, 16, &[Cdna3, Cdna4]),
     matrix("wmma_f16_copied", "wmma.copied.16x16x16.f16", F16_PAIR, 16, &[Rdna3]),
@@ -283,7 +306,7 @@ fn lanes_have_segments(scheme: &Scheme, activation: &Activation) -> bool {
 /// Whether the product's operand types represent the scheme's codes.
 fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
     if let Some(scaling) = product.scaling() {
-        return scales(scheme, activation, product, scaling.columns);
+        return scales(scheme, activation, product, scaling);
     }
     let x = match activation {
         Activation::Float(number) => {
@@ -315,20 +338,30 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
         (Operand::F32, _) => true,
         (Operand::U8, _) => false,
         // Operands of instructions that scale.
-        (Operand::E2m1 | Operand::E2m3 | Operand::E3m2 | Operand::E5m2, _) => false,
+        (
+            Operand::E2m1
+            | Operand::E2m3
+            | Operand::E3m2
+            | Operand::E5m2
+            | Operand::PaddedE2m1
+            | Operand::PaddedE2m3
+            | Operand::PaddedE3m2,
+            _,
+        ) => false,
     }
 }
 
 /// Whether an instruction that scales its operands reads codes and scales of both sides as they are:
-/// codes of its formats, one level of e8m0 scales on each side for exactly these columns, and nothing
-/// else that changes along k. Levels of w that are constant along k are applied in the epilogue.
-fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: u32) -> bool {
+/// codes of its formats, one level of scales of its type on each side for exactly these columns, and nothing
+/// else that changes along k. Levels of w that are constant along k, and static ones of all of x, are applied in the
+/// epilogue.
+fn scales(scheme: &Scheme, activation: &Activation, product: &Product, scaling: Scaling) -> bool {
     let Activation::Quantised(x) = activation else { return false };
     let of_columns = |level: &ScaleLevel| level.group.cols != GroupSize::All;
     let taken = |level: &ScaleLevel| {
-        level.number == ScaleType::Number(Number::E8m0)
+        level.number == ScaleType::Number(scaling.code.number())
             && level.group.rows == GroupSize::Each(1)
-            && level.group.cols == GroupSize::Each(columns)
+            && level.group.cols == GroupSize::Each(scaling.columns)
             && !level.divide
     };
     let weight = &scheme.weight;
@@ -338,8 +371,10 @@ fn scales(scheme: &Scheme, activation: &Activation, product: &Product, columns: 
     let alone = scheme.zero.is_none() && scheme.shifts.is_empty() && scheme.index.is_none();
     let mut levels = scheme.scales.iter().filter(|level| of_columns(level));
     let of_weight = levels.next().is_some_and(taken) && levels.next().is_none();
-    let of_x =
-        x.zero.is_none() && matches!(&x.scales[..], [level] if taken(level) && !level.stored);
+    let constant = |level: &ScaleLevel| level.stored && level.group == Group::TENSOR;
+    let of_x = x.zero.is_none()
+        && matches!(&x.scales[..], [level, others @ ..]
+            if taken(level) && !level.stored && others.iter().all(constant));
     codes && alone && of_weight && of_x
 }
 

@@ -12,6 +12,7 @@ use super::sequence::{Output, OutputEncoding, Sequence};
 use super::step::{Arg, Half, Step};
 use super::templates::{
     NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
+    planes_to_elements,
 };
 use crate::target::Class;
 
@@ -157,7 +158,11 @@ fn candidates(
     };
     let to_bytes = || planes_to_bytes(&weight);
     if is_element(&weight, operand) {
-        chains.push(if bits == operand.bits() { Vec::new() } else { vec![to_bytes()] });
+        let elements = || match operand.first_bit() {
+            0 => to_bytes(),
+            _ => planes_to_elements(&weight, operand),
+        };
+        chains.push(if bits == operand.bits() { Vec::new() } else { vec![elements()] });
     }
     if slices.len() == 1 {
         chains.extend(decode(bits).into_iter().map(|last| vec![last]));

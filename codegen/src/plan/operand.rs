@@ -19,6 +19,12 @@ pub enum Operand {
     E2m3,
     /// OCP e3m2, 6 bits.
     E3m2,
+    /// OCP e2m1 in bits 2 to 5 of a byte.
+    PaddedE2m1,
+    /// OCP e2m3 in the low 6 bits of a byte.
+    PaddedE2m3,
+    /// OCP e3m2 in the low 6 bits of a byte.
+    PaddedE3m2,
     /// OCP e4m3.
     E4m3,
     /// e4m3 without negative zero and infinities, of half the value for the same bits.
@@ -39,9 +45,9 @@ impl Operand {
         match self {
             Self::U8 => Number::Uint(8),
             Self::I8 => Number::Int(8),
-            Self::E2m1 => Number::Float(E2M1),
-            Self::E2m3 => Number::Float(E2M3),
-            Self::E3m2 => Number::Float(E3M2),
+            Self::E2m1 | Self::PaddedE2m1 => Number::Float(E2M1),
+            Self::E2m3 | Self::PaddedE2m3 => Number::Float(E2M3),
+            Self::E3m2 | Self::PaddedE3m2 => Number::Float(E3M2),
             Self::E4m3 => Number::Float(E4M3),
             Self::E4m3Fnuz => Number::Float(E4M3FNUZ),
             Self::E5m2 => Number::Float(FloatFormat::new(5, 2, Variant::Ieee)),
@@ -57,9 +63,17 @@ impl Operand {
         if self == Self::E4m3Fnuz && code == Number::Float(E4M3) { -1 } else { 0 }
     }
 
-    /// Bits of an element.
+    /// Bits of an element, padding included.
     pub const fn bits(self) -> u32 {
-        self.number().bits()
+        match self {
+            Self::PaddedE2m1 | Self::PaddedE2m3 | Self::PaddedE3m2 => 8,
+            _ => self.number().bits(),
+        }
+    }
+
+    /// The lowest bit of an element's code.
+    pub const fn first_bit(self) -> u32 {
+        if matches!(self, Self::PaddedE2m1) { 2 } else { 0 }
     }
 
     /// Bits of an element in a row of x: 32 elements of 6 bits are stored in 32 bytes, of which the last

@@ -131,6 +131,15 @@ impl ScalePlan {
     }
 }
 
+impl ScalePlan {
+    /// Whether static scales of all of x are part of the per-channel scale: the product's instruction reads the other
+    /// scales of x.
+    pub fn input_in_channel_scale(&self) -> bool {
+        let placed = |place: Place| self.input.iter().any(|level| level.place == place);
+        placed(Place::Product) && placed(Place::Epilogue)
+    }
+}
+
 impl FoldedScale {
     /// The scale that dequantisation can multiply with exactly: the only parameter that changes along K,
     /// one per row, of a type whose product with any code is a number of the operand's type. A lane has

@@ -134,12 +134,12 @@ impl Sequence {
     /// The elements of codes as bits, in the order of the codes.
     pub fn run(&self, codes: &[u32]) -> Vec<u32> {
         let words = interpret(self, &self.pack(codes));
-        let bits = self.operand.bits();
+        let (bits, first) = (self.operand.bits(), self.operand.first_bit());
         let mask = self.operand.number().mask();
         let mut elements = vec![0; self.unit()];
         for (output, word) in self.outputs.iter().zip(words) {
             for (element, code) in (0u32..).zip(&output.codes) {
-                elements[usize::from(*code)] = word >> (bits * element) & mask;
+                elements[usize::from(*code)] = word >> (bits * element + first) & mask;
             }
         }
         elements
@@ -244,7 +244,10 @@ impl Sequence {
     fn compare(&self, codes: &[u32]) -> Result<(), SequenceFault> {
         for (position, (element, code)) in self.run(codes).into_iter().zip(codes).enumerate() {
             let expected = self.expected(*code);
-            let found = self.operand.number().decode(element);
+            let found = match self.encoding {
+                OutputEncoding::Code => f64::from(element),
+                _ => self.operand.number().decode(element),
+            };
             let same = expected == found || expected.is_nan() && found.is_nan();
             if !same {
                 let (template, code) = (self.template, *code);

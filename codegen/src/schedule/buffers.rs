@@ -109,7 +109,7 @@ impl ProductBuffers {
             let order = problem.input.scale_order;
             let shape = order.shape(x_rows, groups);
             let layout = match (problem.input.codes, order) {
-                (true, _) => "e8m0, four a word [groups, m]".to_owned(),
+                (true, _) => "codes, four a word [groups, m]".to_owned(),
                 (false, ScaleOrder::Rows) => "f32 [groups, m]".to_owned(),
                 (false, order) => format!("f32 {}", order.layout()),
             };

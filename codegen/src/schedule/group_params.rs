@@ -10,7 +10,7 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant}
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 
 use super::dequantise::{Scales, in_register, step_of_register};
-use super::lanes::OfLane;
+use super::lanes::{OfLane, Scaled};
 use super::mapping::MainLoop;
 use super::problem::Problem;
 use crate::ir::{Binary, Builder, Half, MatrixScale, Operand, Reg, Side, Ternary, Unary};
@@ -21,6 +21,8 @@ use crate::target::Feature;
 pub enum ParamKind {
     /// A component of the scheme; its values are kept.
     Stored(Component),
+    /// The same without signs, for an instruction that reads scales without them: the codes take the signs.
+    Magnitudes(Component),
     /// The product of all scales that change along K.
     Scale,
     /// The zero-point correction, which multiplies the sum of x over a segment: see
@@ -84,7 +86,13 @@ impl GroupParams {
         let of_lanes = digit('g', 1, self.apart);
         let rows = main.rows(self);
         let of_rows = digit('n', rows.stride, rows.len);
-        let sets = digit('n', rows.apart(), main.problem.plan.native.rows / rows.len);
+        let sets = match self.is_of_product(&main) {
+            true => {
+                let (_, digits) = rows.first.in_order_of_lanes();
+                digits.into_iter().map(|(stride, size)| digit('n', stride, size)).collect()
+            }
+            false => digit('n', rows.apart(), main.problem.plan.native.rows / rows.len),
+        };
         format!("[{of_rows}{of_lane}{of_lanes}{sets}g, n]")
     }
 
@@ -186,10 +194,21 @@ impl GroupParams {
         Some(b.mul(place, bits))
     }
 
+    /// Whether the product's instruction reads the numbers: rows are then in the order of the lanes that supply them, so
+    /// that lanes which read together read adjacent words.
+    fn is_of_product(&self, main: &MainLoop<'_>) -> bool {
+        self.of_weights && main.scaled().is_some()
+    }
+
     /// The number of a lane's share of a tile: by its rows and its columns.
     fn share_of_lane(&self, main: &MainLoop<'_>) -> OfLane {
         let part = main.part().over(main.row_lanes() / self.apart);
-        main.rows(self).number().times(self.apart).plus(&part)
+        let rows = main.rows(self);
+        let number = match self.is_of_product(main) {
+            true => rows.first.in_order_of_lanes().0,
+            false => rows.number(),
+        };
+        number.times(self.apart).plus(&part)
     }
 
     /// The first word of a k-tile within a tile of rows, counted from k-tile 0: of all groups of the
@@ -255,8 +274,9 @@ impl GroupParams {
             None => word,
         });
         let words: Vec<Reg> = words.collect();
+        let of_lane = main.scaled().map_or(1, Scaled::of_lane);
         let of_step = |step: u32| {
-            let (word, bit) = self.place(1, step, 0);
+            let (word, bit) = self.place(1, step * of_lane, 0);
             MatrixScale { from: words[word], byte: (bit / 8) as u8 }
         };
         (0..main.k_tile() / main.step()).map(of_step).collect()

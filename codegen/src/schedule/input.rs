@@ -23,8 +23,8 @@ pub struct Input {
     pub prepared: bool,
     /// The scales of x, if it has scales.
     pub scale: Option<InputScale>,
-    /// Whether the product's instruction reads the scales, as codes of e8m0 instead of f32: the codes of
-    /// a step in one word, that of the first block of columns in the lowest byte.
+    /// Whether the product's instruction reads the scales, as codes of a byte instead of f32: four in a word, that of
+    /// the first block of columns in the lowest byte.
     pub codes: bool,
     /// The fragments in whose order the columns of each step are; `None` if columns are in their own order.
     pub fragments: Option<ByteFragments>,
@@ -114,13 +114,13 @@ impl Input {
         (k, k_tile): (u32, u32),
         changes: bool,
     ) -> Self {
-        let (operand, step) = (plan.compute.product.activation, plan.compute.product.columns);
-        let codes = plan.compute.product.scaling().is_some();
+        let (operand, scaling) = (plan.compute.product.activation, plan.compute.product.scaling());
         let scale = match activation {
             Activation::Float(_) => None,
             Activation::Quantised(quantiser) => {
                 let columns = common_group(&quantiser.scales);
-                let columns = columns.map(|columns| if codes { step } else { columns });
+                // Of codes, a word.
+                let columns = columns.map(|columns| scaling.map_or(columns, |of| 4 * of.columns));
                 Some(columns.map_or(InputScale::Row, InputScale::Columns))
             }
         };
@@ -135,7 +135,7 @@ impl Input {
             columns,
             prepared,
             scale,
-            codes,
+            codes: scaling.is_some(),
             fragments: None,
             scale_order: ScaleOrder::Rows,
         }

@@ -7,6 +7,7 @@ use quantloom_dsl::layout::{Fragment, Point};
 use quantloom_dsl::parse_fragment;
 
 use crate::ir::{Builder, MatrixOp, Operand};
+use crate::target::ScaleLanes;
 
 /// A digit of a lane's number, `lane / apart % size`, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +68,39 @@ pub(super) struct Tokens {
     pub(super) part: OfLane,
 }
 
-/// The lane map of scales, for an instruction that scales: each lane supplies one scale per operand.
+/// The lane map of scales, for an instruction that scales: each lane supplies those of one row of A, and of one
+/// token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scaled {
-    /// The lane's row of A, or its token; one.
+    /// The lane's row of A; one.
     pub(super) rows: Rows,
-    /// The lane's block of columns within a step.
+    /// The lane's token.
+    pub(super) token: OfLane,
+    /// The lane's first block of columns within a step.
     pub(super) block: OfLane,
+    /// Lanes over which the blocks of a step are distributed.
+    pub(super) apart: u32,
     /// Blocks of a step.
     pub(super) blocks: u32,
     /// Contiguous columns of B of a lane, in the order of the instruction.
     pub(super) columns: u32,
+}
+
+/// Scale codes in a register.
+const CODES: u32 = 4;
+
+impl Scaled {
+    /// Scale codes of an operand in a register of one lane, for a step.
+    pub(super) const fn of_lane(&self) -> u32 {
+        self.blocks / self.apart
+    }
+
+    /// Of a token's scale codes for a k-tile, the word with those of a step, and the byte of the first, for the lane
+    /// whose first block is 0.
+    pub(super) const fn of_step(&self, step: u32) -> (u32, u8) {
+        let first = step * self.blocks;
+        (first / CODES, (first % CODES) as u8)
+    }
 }
 
 /// The sums, D.
@@ -149,11 +172,18 @@ impl LaneMap {
         let d = Sums { rows, tokens: distinct, token, registers };
         let scaled = match &op.scaling {
             Some(scaling) => {
-                let fragment = parse_fragment(scaling.layout).ok()?;
-                let (_, rows) = Rows::new(&fragment, lanes)?;
-                let block = of_lane(&fragment, column);
+                let [of_a, of_b] = [scaling.a, scaling.b].map(|of| (parse_fragment(of.layout), of));
+                let (of_a, of_b) = ((of_a.0.ok()?, of_a.1), (of_b.0.ok()?, of_b.1));
+                let rows = OfLane::supplied(&of_a, lanes, row);
+                let rows = Rows { len: 1, stride: 1, first: rows };
+                let token = OfLane::supplied(&of_b, lanes, row);
+                let block = OfLane::supplied(&of_a, lanes, column);
                 let columns = of_lane(b.as_ref()?, column).least();
-                Some(Scaled { rows, blocks: block.values(), block, columns })
+                let (apart, blocks) = (block.values(), op.shape[2] / scaling.columns);
+                // Both operands alike, so that one block serves both.
+                let alike = block == OfLane::supplied(&of_b, lanes, column);
+                alike.then_some(())?;
+                Some(Scaled { rows, token, block, apart, blocks, columns })
             }
             None => None,
         };
@@ -221,10 +251,31 @@ impl OfLane {
     /// The lane's coordinate along an axis of a fragment, which may name the first of `lanes` lanes only: the
     /// others hold the same.
     fn new(fragment: &Fragment, lanes: u32, along: fn(Point) -> u32) -> Self {
+        Self::named(fragment, lanes, along, |bit| 1 << bit)
+    }
+
+    /// The coordinate of the scales that a lane supplies, by their lane map; lanes that the instruction ignores have the
+    /// same as the others.
+    fn supplied(
+        (fragment, scales): &(Fragment, ScaleLanes),
+        lanes: u32,
+        along: fn(Point) -> u32,
+    ) -> Self {
+        Self::named(fragment, lanes, along, |bit| scales.lane(1 << bit))
+    }
+
+    /// The lane's coordinate along an axis of a fragment; `apart` is the distance of lanes whose numbers in the fragment
+    /// differ in a bit.
+    fn named(
+        fragment: &Fragment,
+        lanes: u32,
+        along: fn(Point) -> u32,
+        apart: impl Fn(u32) -> u32,
+    ) -> Self {
         let named = fragment.sizes().get(2).copied().unwrap_or(1);
         let digit = |bit: u32| {
-            let apart = 1 << bit;
-            Digit { apart, size: 2, stride: along(fragment.point(&[0, 0, apart])) }
+            let stride = along(fragment.point(&[0, 0, 1 << bit]));
+            Digit { apart: apart(bit), size: 2, stride }
         };
         let digits = (0..named.ilog2()).map(digit).filter(|digit| digit.stride > 0);
         Self { lanes, digits: digits.collect() }.joined()
@@ -238,6 +289,19 @@ impl OfLane {
     /// The same, divided by its least stride: 0, 1, 2, ...
     fn counted(&self) -> Self {
         self.over(self.least())
+    }
+
+    /// The lane's number among those of different values, in the order of lanes, and the stride and size of each digit of
+    /// the values in that order.
+    pub(super) fn in_order_of_lanes(&self) -> (Self, Vec<(u32, u32)>) {
+        let mut before = 1;
+        let digits = self.digits.iter().map(|digit| {
+            let stride = before;
+            before *= digit.size;
+            Digit { stride, ..*digit }
+        });
+        let number = Self { digits: digits.collect(), ..*self }.joined();
+        (number, self.digits.iter().map(|digit| (digit.stride, digit.size)).collect())
     }
 
     /// The least stride of a digit.
@@ -304,7 +368,7 @@ impl OfLane {
 
 #[cfg(test)]
 mod tests {
-    use super::{LaneMap, OfLane, OperandHome, Scaled, Tokens};
+    use super::{LaneMap, OfLane, OperandHome, Tokens};
     use crate::ir::{MATRIX_OPS, MatrixScope};
     use quantloom_dsl::layout::Point;
     use quantloom_dsl::parse_fragment;
@@ -345,13 +409,26 @@ mod tests {
                     let Point { n, k } = of_d.point(&[0, register, lane]);
                     assert_eq!((n, k), (row, token), "{name}: D of lane {lane}");
                 }
-                // Each lane has a scale, and all of a step have one.
-                if let Some(Scaled { rows, block, blocks, .. }) = &scaled {
+                // The lanes that supply scales have those that the layouts say, and all of a step are there.
+                if let Some(scaled) = &scaled {
                     let scaling = op.scaling.unwrap();
-                    let of_scales = parse_fragment(scaling.layout).unwrap();
-                    let Point { n, k } = of_scales.point(&[0, 0, lane]);
-                    assert_eq!((n, k), (value(&rows.first, lane), value(block, lane)), "{name}");
-                    assert_eq!((rows.len, blocks * scaling.columns), (1, op.shape[2]), "{name}");
+                    for (of, first) in [(scaling.a, &scaled.rows.first), (scaling.b, &scaled.token)]
+                    {
+                        let of_scales = parse_fragment(of.layout).unwrap();
+                        assert_eq!(of_scales.sizes()[0], scaled.of_lane(), "{name}");
+                        let supplying =
+                            (0..of_scales.sizes()[2]).filter(|of_it| of.lane(*of_it) == lane);
+                        for number in supplying {
+                            let Point { n, k } = of_scales.point(&[0, 0, number]);
+                            assert_eq!(
+                                (n, k),
+                                (value(first, lane), value(&scaled.block, lane)),
+                                "{name}"
+                            );
+                        }
+                    }
+                    let (rows, blocks) = (scaled.rows.len, scaled.blocks);
+                    assert_eq!((rows, blocks * scaling.columns), (1, op.shape[2]), "{name}");
                 }
                 // Lanes of a row have columns of their own, in the same order in A and B.
                 let part = first_column(lane) / apart;

@@ -139,7 +139,7 @@ impl Problem {
         let main = MainLoop::new(&this);
         let apart = |scale: GroupParams| match (this.plan.scale.folded, main.scaled()) {
             (Some(_), _) => scale.shared_out((main.shared_columns() / scale.columns).max(1)),
-            (None, Some(scaled)) => scale.shared_out(scaled.blocks),
+            (None, Some(scaled)) => scale.shared_out(scaled.apart),
             (None, None) => scale,
         };
         let scale = this.scale.map(apart);

@@ -333,12 +333,14 @@ impl<'p> Tile<'p> {
                     sums.iter().map(|sums| summing.part_of(b, &sums[tile as usize])).collect()
                 };
                 let parts: Vec<Vec<Vec<Reg>>> = tiles.iter().map(of_tile).collect();
+                let mut codes_of_x = vec![None; tiles.len()];
                 // All tiles step by step, so that consecutive instructions are independent.
                 for step in 0..segment_steps {
                     let at = segment as usize * segment_steps + step;
-                    for ((parts, x), &tile) in parts.iter().zip(&x).zip(&tiles) {
+                    let of_tokens = parts.iter().zip(&x).zip(&tiles).zip(&mut codes_of_x);
+                    for (((parts, x), &tile), codes) in of_tokens {
                         let x = &x[of_step * step..of_step * (step + 1)];
-                        let code = stage.x_code(b, self, (tile, at as u32));
+                        let code = stage.x_code(b, self, (tile, at as u32), codes);
                         let of_tiles = parts.iter().zip(&decoded.a).zip(&decoded.codes);
                         for ((part, a), codes) in of_tiles {
                             let scales = codes.get(at).zip(code);

@@ -356,16 +356,27 @@ impl Transform<'_> {
         of.ok_or_else(|| self.unscheduled(TransformLimit::NotRead))
     }
 
+    /// The component whose signs the codes take.
+    fn signs(&self) -> Option<Component> {
+        match self.problem.scale?.kind {
+            ParamKind::Magnitudes(component) => Some(component),
+            _ => None,
+        }
+    }
+
     /// The component whose values the native buffer keeps.
     fn kept(&self) -> Result<Component, Unscheduled> {
         let computed = || self.unscheduled(TransformLimit::BackFromComputed);
         match self.part {
+            Part::Codes if self.signs().is_some() => Err(computed()),
             Part::Codes => Ok(Component::Code),
             Part::Bias => Ok(Component::Bias),
             Part::Corrections | Part::ChannelScales => Err(computed()),
             Part::Scales | Part::Zeros => match self.group_params()?.kind {
                 ParamKind::Stored(component) => Ok(component),
-                ParamKind::Scale | ParamKind::ZeroPointCorrection => Err(computed()),
+                ParamKind::Magnitudes(_) | ParamKind::Scale | ParamKind::ZeroPointCorrection => {
+                    Err(computed())
+                }
             },
         }
     }
@@ -377,7 +388,16 @@ impl Transform<'_> {
                 let terms = self.problem.correction_terms();
                 Wanted::Correction { terms, exponent: self.problem.correction_exponent() }
             }
+            Part::ChannelScales if self.problem.plan.scale.input_in_channel_scale() => {
+                Wanted::ChannelScaleOfInput
+            }
             Part::ChannelScales => Wanted::ChannelScale,
+            Part::Codes if let Some(signs) = self.signs() => {
+                return Ok((Form::Signed, vec![Component::Code, signs]));
+            }
+            Part::Scales if let Some(signs) = self.signs() => {
+                return Ok((Form::Magnitude, vec![signs]));
+            }
             Part::Scales if self.group_params()?.kind == ParamKind::Scale => Wanted::Scale,
             _ => {
                 let component = self.kept()?;

@@ -9,6 +9,7 @@ use super::dequantise::subtracted_constants;
 use super::group_params::{GroupParams, ParamKind};
 use crate::plan::scale::Place;
 use crate::plan::{Operand, Plan};
+use crate::target::{ScaleCode, Scaling};
 
 /// The group parameters and the per-channel scale of w.
 pub(super) struct WeightParams {
@@ -48,7 +49,12 @@ impl WeightParams {
                     ScaleType::Number(number) => number,
                     ScaleType::InputDtype => NUMBER_F32,
                 };
-                let kind = ParamKind::Stored(Component::Scale(at));
+                let component = Component::Scale(at);
+                let unsigned = |of: Scaling| of.code == ScaleCode::UnsignedE4m3;
+                let kind = match plan.compute.product.scaling().is_some_and(unsigned) {
+                    true => ParamKind::Magnitudes(component),
+                    false => ParamKind::Stored(component),
+                };
                 GroupParams::stored(kind, number, (rows, columns), (plan.native.rows, k_tile))
             }
             _ => None,
@@ -71,7 +77,8 @@ impl WeightParams {
             zero,
             correction: adds
                 .then(|| GroupParams::computed(ParamKind::ZeroPointCorrection, segment)),
-            channel_scale: placed(Place::Epilogue).next().is_some(),
+            channel_scale: placed(Place::Epilogue).next().is_some()
+                || plan.scale.input_in_channel_scale(),
         }
     }
 }

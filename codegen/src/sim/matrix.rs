@@ -7,7 +7,7 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use quantloom_dsl::format::{E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, FloatFormat, Number, Variant};
+use quantloom_dsl::format::{E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, FloatFormat, Variant};
 use quantloom_dsl::layout::Point as Element2;
 use quantloom_dsl::parse_fragment;
 
@@ -22,6 +22,7 @@ use crate::ir::{
     Accumulator, Element, Half, MATRIX_OPS, MatrixOp, MatrixOperand, MatrixScale, MatrixScope, Reg,
     SharedId, SharedTile, Space,
 };
+use crate::target::{ScaleCode, ScaleLanes};
 
 /// Where an element of a fragment is: register, lane, position in the register.
 #[derive(Clone, Copy, Debug)]
@@ -40,17 +41,19 @@ struct LaneMaps {
     a: Vec<ElementPosition>,
     b: Vec<ElementPosition>,
     d: Vec<ElementPosition>,
-    /// Which lanes supply the scales, if the instruction scales.
-    scales: Option<ScaleLanes>,
+    /// Which lanes supply the scales of A and of B, if the instruction scales.
+    scales: Option<[ScalePositions; 2]>,
 }
 
 /// Which lanes supply the scales of an operand.
 #[derive(Debug)]
-struct ScaleLanes {
+struct ScalePositions {
     /// Columns that share a scale.
     columns: usize,
-    /// The lane of each scale: row of A (column of B) slowest, then block of columns.
-    lanes: Vec<u8>,
+    code: ScaleCode,
+    /// The lane of each scale and its byte, counted from the first: row of A (column of B) slowest, then block of
+    /// columns.
+    positions: Vec<(u8, u8)>,
 }
 
 static LANE_MAPS: LazyLock<Vec<OnceLock<Option<LaneMaps>>>> =
@@ -102,11 +105,14 @@ fn parse_lane_maps(op: &MatrixOp) -> Option<LaneMaps> {
         scales: match op.scaling {
             Some(scaling) => {
                 let columns = scaling.columns as usize;
-                let lane_maps = read(scaling.layout, k / columns, m.max(n), true)?;
-                Some(ScaleLanes {
-                    columns,
-                    lanes: lane_maps.iter().map(|position| position.lane).collect(),
-                })
+                let of = |of: ScaleLanes, rows: usize| {
+                    let lane_maps = read(of.layout, k / columns, rows, true)?;
+                    let position =
+                        |at: &ElementPosition| (of.lane(at.lane.into()) as u8, at.position);
+                    let positions = lane_maps.iter().map(position).collect();
+                    Some(ScalePositions { columns, code: scaling.code, positions })
+                };
+                Some([of(scaling.a, m)?, of(scaling.b, n)?])
             }
             None => None,
         },
@@ -124,6 +130,9 @@ fn value(element: Element, bits: u32) -> f64 {
         Element::E2m3 => E2M3_VALUES[(bits & 0x3f) as usize],
         Element::E3m2 => E3M2_VALUES[(bits & 0x3f) as usize],
         Element::E2m1 => E2M1_VALUES[(bits & 0xf) as usize],
+        Element::PaddedE2m3 => E2M3_VALUES[(bits & 0x3f) as usize],
+        Element::PaddedE3m2 => E3M2_VALUES[(bits & 0x3f) as usize],
+        Element::PaddedE2m1 => E2M1_VALUES[(bits >> 2 & 0xf) as usize],
         Element::S8 => f64::from(bits as u8 as i8),
         Element::F32 => f64::from(f32::from_bits(bits)),
         Element::S32 => f64::from(bits as i32),
@@ -181,16 +190,16 @@ impl<const L: usize> Warp<L> {
         };
         let mut a = self.operand(state, (op, op.a), a, &lane_maps.a)?;
         let mut b = self.operand(state, (op, op.b), b, &lane_maps.b)?;
-        if let (Some([of_a, of_b]), Some(layout)) = (scales, &lane_maps.scales) {
+        if let (Some([of_a, of_b]), Some([in_a, in_b])) = (scales, &lane_maps.scales) {
             let [_, n, k] = op.shape.map(|extent| extent as usize);
-            let (of_a, of_b) =
-                (self.scales(state, of_a, layout)?, self.scales(state, of_b, layout)?);
-            let blocks = k / layout.columns;
+            let (of_a, of_b) = (self.scales(state, of_a, in_a)?, self.scales(state, of_b, in_b)?);
+            let columns = in_a.columns;
+            let blocks = k / columns;
             for (at, a) in a.iter_mut().enumerate() {
-                *a *= of_a[at / k * blocks + at % k / layout.columns];
+                *a *= of_a[at / k * blocks + at % k / columns];
             }
             for (at, b) in b.iter_mut().enumerate() {
-                *b *= of_b[at % n * blocks + at / n / layout.columns];
+                *b *= of_b[at % n * blocks + at / n / columns];
             }
         }
         let c = match c {
@@ -214,12 +223,18 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &UnitState<'_, '_>,
         scale: MatrixScale,
-        layout: &ScaleLanes,
+        layout: &ScalePositions,
     ) -> StepResult<Vec<f64>> {
         let row = self.read(state, scale.from, Self::FULL)?;
-        let value =
-            |&lane: &u8| Number::E8m0.decode(row[usize::from(lane)] >> (8 * scale.byte) & 0xff);
-        Ok(layout.lanes.iter().map(value).collect())
+        let code =
+            |&(lane, byte): &(u8, u8)| row[usize::from(lane)] >> (8 * (scale.byte + byte)) & 0xff;
+        let codes: Vec<u32> = layout.positions.iter().map(code).collect();
+        // What the instruction takes a set top bit for is not specified.
+        if layout.code == ScaleCode::UnsignedE4m3 && codes.iter().any(|code| code & 0x80 > 0) {
+            return fail(FaultKind::Unsupported("a scale of unsigned e4m3 with its top bit set"));
+        }
+        let number = layout.code.number();
+        Ok(codes.into_iter().map(|code| number.decode(code)).collect())
     }
 
     fn operand(

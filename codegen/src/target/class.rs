@@ -11,6 +11,8 @@ pub enum Class {
     Ada,
     /// NVIDIA, compute capability 9.0.
     Hopper,
+    /// NVIDIA, compute capabilities 12.0 and 12.1, with the instructions of these chips alone.
+    Blackwell,
     /// AMD gfx942.
     Cdna3,
     /// AMD gfx950.

@@ -71,6 +71,8 @@ pub enum Feature {
     MmaS8,
     /// `mma` on FP8.
     MmaE4m3,
+    /// `mma` on floats of 4, 6 and 8 bits with scales of blocks of columns.
+    MmaScale,
     /// `wgmma`.
     Wgmma,
     /// MFMA 16x16x16 on 16-bit floats, 16x16x32 on bytes.
@@ -194,6 +196,8 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Mma16, 80, 7, 0),
     sm(Feature::MmaS8, 80, 7, 0),
     sm(Feature::MmaE4m3, 89, 8, 4),
+    arch_specific(Feature::MmaScale, 120, 8, 7),
+    arch_specific(Feature::MmaScale, 121, 8, 8),
     arch_specific(Feature::Wgmma, 90, 8, 0),
     gfx(Feature::Mfma, CDNA),
     gfx(Feature::MfmaFnuz, CDNA3),

@@ -14,6 +14,8 @@
 //! result to the type of D (integers: exact modulo 2^32). A scaling instruction ([`Scaling`])
 //! multiplies the products with both scales, exactly, before the sum.
 
+use quantloom_dsl::format::{E4M3, Number};
+
 use super::{Feature, Target};
 
 /// The type of a matrix operand's elements.
@@ -35,6 +37,12 @@ pub enum Element {
     E3m2,
     /// 4-bit float, 2 exponent bits, finite.
     E2m1,
+    /// e2m1 in bits 2 to 5 of a byte; the instruction ignores the others.
+    PaddedE2m1,
+    /// e2m3 in the low 6 bits of a byte; the instruction ignores the others.
+    PaddedE2m3,
+    /// e3m2 in the low 6 bits of a byte; the instruction ignores the others.
+    PaddedE3m2,
     /// Two's complement byte.
     S8,
     /// IEEE binary32.
@@ -85,16 +93,56 @@ pub struct MatrixOp {
     pub cite: &'static str,
 }
 
-/// The scales of a scaling instruction, powers of two that multiply A and B: A `[m, k]` has scales
-/// `[m, k / columns]`, B likewise. A scale is a code of e8m0; 255 is NaN.
+/// The scales of a scaling instruction, which multiply A and B: A `[m, k]` has scales
+/// `[m, k / columns]`, B likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling {
     /// Columns that share a scale.
     pub columns: u32,
-    /// Which lane supplies which scale of A and of B, for all element types: `n` is the row of A
-    /// (column of B), `k` the number of the block of columns. A lane supplies one scale, in a byte
-    /// of a register.
+    /// The type of scales.
+    pub code: ScaleCode,
+    /// Which lane supplies which scales of A.
+    pub a: ScaleLanes,
+    /// Which lane supplies which scales of B.
+    pub b: ScaleLanes,
+}
+
+/// The type of a scaling instruction's scales, a byte each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleCode {
+    /// Powers of two from 2^-127; 255 is NaN.
+    E8m0,
+    /// e4m3 without a sign: the top bit has to be 0.
+    UnsignedE4m3,
+}
+
+impl ScaleCode {
+    /// The number format of a code.
+    pub const fn number(self) -> Number {
+        match self {
+            Self::E8m0 => Number::E8m0,
+            Self::UnsignedE4m3 => Number::Float(E4M3),
+        }
+    }
+}
+
+/// Which lane supplies which scales of an operand, for all element types: adjacent bytes of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaleLanes {
+    /// The lane map, `[byte, from the first on ; register ; lane]`: `n` is the row of A (column of B), `k`
+    /// the number of the block of columns. Lanes are numbered by the bits of [`Self::bits`].
     pub layout: &'static str,
+    /// The bits of a lane's number that count the lanes of the layout. The instruction ignores the registers
+    /// of lanes with other bits.
+    pub bits: u32,
+}
+
+impl ScaleLanes {
+    /// The lane of a number in the layout: its bits, from the lowest on, in the places of [`Self::bits`].
+    pub fn lane(&self, number: u32) -> u32 {
+        let places = (0..u32::BITS).filter(|place| self.bits >> place & 1 == 1);
+        (0..).zip(places).map(|(bit, place)| (number >> bit & 1) << place).sum()
+    }
 }
 
 impl Element {
@@ -104,6 +152,7 @@ impl Element {
         match self {
             Self::F16 | Self::Bf16 => 16,
             Self::E4m3 | Self::E4m3Fnuz | Self::E5m2 | Self::S8 => 8,
+            Self::PaddedE2m1 | Self::PaddedE2m3 | Self::PaddedE3m2 => 8,
             Self::E2m3 | Self::E3m2 => 6,
             Self::E2m1 => 4,
             Self::F32 | Self::S32 => 32,
@@ -125,6 +174,13 @@ impl MatrixOp {
         self.threads(warp) / self.copies
     }
 
+    /// Scales of an operand that a lane supplies, 1, 2 or 4 in adjacent bytes of which the first is a multiple of that; 0
+    /// if the instruction does not scale.
+    pub fn lane_scales(&self) -> u32 {
+        let [m, _, k] = self.shape;
+        self.scaling.map_or(0, |of| (m * (k / of.columns)) >> of.a.bits.count_ones())
+    }
+
     /// Registers per thread of A, of B (if in registers) and of D.
     pub fn registers(&self, warp: u32) -> [u32; 3] {
         let [m, n, k] = self.shape;
@@ -139,6 +195,8 @@ impl MatrixOp {
 
 const PTX_MMA16: &str = "PTX ISA, Matrix Fragments for mma.m16n8k16 with floating point type";
 const PTX_MMA8: &str = "PTX ISA, Matrix Fragments for mma.m16n8k32";
+const PTX_MMA_SCALE: &str = "PTX ISA, Block Scaling for mma.sync; Matrix Fragments for mma.m16n8k32 and \
+    mma.m16n8k64; lanes of scales as in CUTLASS's MMA_Traits of SM120_16x8x32_TN_VS and SM120_16x8x64_TN_VS";
 const PTX_WGMMA16: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk16";
 const PTX_WGMMA8: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk32";
 const AMD_MFMA: &str =
@@ -230,7 +288,16 @@ macro_rules! mfma {
 }
 
 /// Scales of 32 columns: lane l has the scale of row l % 16, block l / 16.
-const MX: Scaling = Scaling { columns: 32, layout: "[ ; ; n:16, k:4]" };
+const MX: Scaling = Scaling { columns: 32, code: ScaleCode::E8m0, a: MX_LANES, b: MX_LANES };
+const MX_LANES: ScaleLanes = ScaleLanes { layout: "[ ; ; n:16, k:4]", bits: 0x3f };
+
+/// Scales of `mma`, `columns` columns each, of the lanes that thread-id 0 selects: of A, lane 4g has those of row
+/// g, lane 4g + 1 those of row g + 8; of B, lane 4g has those of column g.
+const fn mma_scaling(columns: u32, code: ScaleCode, [a, b]: [&'static str; 2]) -> Scaling {
+    let a = ScaleLanes { layout: a, bits: 0b11101 };
+    let b = ScaleLanes { layout: b, bits: 0b11100 };
+    Scaling { columns, code, a, b }
+}
 
 /// The lane map of 128 columns of small floats: a lane has 16 adjacent bytes of each half of the
 /// columns, or 32 adjacent smaller elements.
@@ -259,6 +326,54 @@ macro_rules! scaled_mfma {
             scaling: Some(MX),
             needs: Feature::MfmaScale,
             cite: AMD_MFMA_SCALE,
+        }
+    };
+}
+
+/// `mma` with block scales on bytes: a step is one block.
+macro_rules! scaled_mma_bytes {
+    ($name:literal, $a:ident, $b:ident, $types:literal) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: concat!(
+                "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.",
+                $types,
+                ".f32.ue8m0"
+            ),
+            shape: [16, 8, 32],
+            a: Element::$a,
+            b: Element::$b,
+            d: Element::F32,
+            scope: MatrixScope::Warp,
+            copies: 1,
+            a_layout: "[k:4 ; n/8:2, k/16:2 ; k/4:4, n:8]",
+            b_layout: "[k:4 ; k/16:2 ; k/4:4, n:8]",
+            d_layout: "[ ; k:2, n/8:2 ; k/2:4, n:8]",
+            scaling: Some(mma_scaling(32, ScaleCode::E8m0, ["[ ; ; n/8:2, n:8]", "[ ; ; n:8]"])),
+            needs: Feature::MmaScale,
+            cite: PTX_MMA_SCALE,
+        }
+    };
+}
+
+/// `mma` with block scales on e2m1.
+macro_rules! scaled_mma_e2m1 {
+    ($name:literal, $kind:literal, $columns:literal, $code:ident, $scales:expr) => {
+        MatrixOp {
+            name: $name,
+            mnemonic: concat!("mma.sync.aligned.m16n8k64.row.col.kind::", $kind),
+            shape: [16, 8, 64],
+            a: Element::E2m1,
+            b: Element::E2m1,
+            d: Element::F32,
+            scope: MatrixScope::Warp,
+            copies: 1,
+            a_layout: "[k:8 ; n/8:2, k/32:2 ; k/8:4, n:8]",
+            b_layout: "[k:8 ; k/32:2 ; k/8:4, n:8]",
+            d_layout: "[ ; k:2, n/8:2 ; k/2:4, n:8]",
+            scaling: Some(mma_scaling($columns, ScaleCode::$code, $scales)),
+            needs: Feature::MmaScale,
+            cite: PTX_MMA_SCALE,
         }
     };
 }
@@ -399,6 +514,32 @@ pub const MATRIX_OPS: &[MatrixOp] = &[
     scaled_mfma!("mfma.scale.16x16x128.e5m2.e3m2", E5m2, E3m2),
     scaled_mfma!("mfma.scale.16x16x128.e5m2.e4m3", E5m2, E4m3),
     scaled_mfma!("mfma.scale.16x16x128.e5m2.e5m2", E5m2, E5m2),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m1.e2m3", PaddedE2m1, PaddedE2m3, "e2m1.e2m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m1.e3m2", PaddedE2m1, PaddedE3m2, "e2m1.e3m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m1.e4m3", PaddedE2m1, E4m3, "e2m1.e4m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m1.e5m2", PaddedE2m1, E5m2, "e2m1.e5m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m3.e2m1", PaddedE2m3, PaddedE2m1, "e2m3.e2m1"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m3.e2m3", PaddedE2m3, PaddedE2m3, "e2m3.e2m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m3.e3m2", PaddedE2m3, PaddedE3m2, "e2m3.e3m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m3.e4m3", PaddedE2m3, E4m3, "e2m3.e4m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e2m3.e5m2", PaddedE2m3, E5m2, "e2m3.e5m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e3m2.e2m1", PaddedE3m2, PaddedE2m1, "e3m2.e2m1"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e3m2.e2m3", PaddedE3m2, PaddedE2m3, "e3m2.e2m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e3m2.e3m2", PaddedE3m2, PaddedE3m2, "e3m2.e3m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e3m2.e4m3", PaddedE3m2, E4m3, "e3m2.e4m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e3m2.e5m2", PaddedE3m2, E5m2, "e3m2.e5m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e4m3.e2m1", E4m3, PaddedE2m1, "e4m3.e2m1"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e4m3.e2m3", E4m3, PaddedE2m3, "e4m3.e2m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e4m3.e3m2", E4m3, PaddedE3m2, "e4m3.e3m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e4m3.e4m3", E4m3, E4m3, "e4m3.e4m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e4m3.e5m2", E4m3, E5m2, "e4m3.e5m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e5m2.e2m1", E5m2, PaddedE2m1, "e5m2.e2m1"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e5m2.e2m3", E5m2, PaddedE2m3, "e5m2.e2m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e5m2.e3m2", E5m2, PaddedE3m2, "e5m2.e3m2"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e5m2.e4m3", E5m2, E4m3, "e5m2.e4m3"),
+    scaled_mma_bytes!("mma.scale.m16n8k32.e5m2.e5m2", E5m2, E5m2, "e5m2.e5m2"),
+    scaled_mma_e2m1!("mma.scale.m16n8k64.e2m1", "mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0", 32, E8m0, ["[k:2 ; ; n/8:2, n:8]", "[k:2 ; ; n:8]"]),
+    scaled_mma_e2m1!("mma.scale.m16n8k64.e2m1.e4m3", "mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3", 16, UnsignedE4m3, ["[k:4 ; ; n/8:2, n:8]", "[k:4 ; ; n:8]"]),
 ];
 
 /// The instruction of a name, if the target has it.

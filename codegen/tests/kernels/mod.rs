@@ -357,7 +357,8 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
         let d = b.fragment(ty, in_d);
         let (a, two) = (&a[..in_a as usize], &two[..in_b as usize]);
         if row.scaling.is_some() {
-            let scales = [a, two].map(|regs| MatrixScale { from: regs[0], byte: 2 });
+            let byte = if row.lane_scales() == 4 { 0 } else { 2 };
+            let scales = [a, two].map(|regs| MatrixScale { from: regs[0], byte });
             b.matrix_scaled(row, &d, (a, two), Accumulator::Zero, scales);
             b.matrix_scaled(row, &d, (a, two), Accumulator::Registers(d.clone()), scales);
         } else {

@@ -269,7 +269,8 @@ impl Rows {
                 let mut bytes = [0; 8];
                 let from = &operand[first / 8..operand.len().min(first / 8 + 8)];
                 bytes[..from.len()].copy_from_slice(from);
-                let bits = u64::from_le_bytes(bytes) >> (first % 8);
+                let bits =
+                    u64::from_le_bytes(bytes) >> (first % 8 + problem.operand.first_bit() as usize);
                 let bits = bits as u32 & problem.operand.number().mask();
                 let from = self.order.get(column).map_or(column, |from| *from as usize);
                 let (wanted, value) = match (from < self.k).then_some(row * self.k + from) {
@@ -303,25 +304,38 @@ impl Rows {
         }
         let Some(found) = memory.get("x_scale") else { return Ok(()) };
         let groups = problem.groups() as usize;
-        let numbers: Vec<f64> = match problem.codes {
-            true => found.bytes.iter().map(|&code| Number::E8m0.decode(code.into())).collect(),
-            false => found.words().iter().map(|&word| f32::from_bits(word).into()).collect(),
+        let levels = problem.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+        let (finest, others) = match (levels, problem.codes) {
+            ([finest, others @ ..], true) => (finest.stored_number(), others),
+            _ => (None, &[][..]),
         };
-        // Pads are multiplied too: with numbers.
-        if !numbers.iter().all(|number| number.is_finite()) && problem.codes {
-            return Err("a scale is no number".to_owned());
-        }
+        // Codes are those of the finest level; the product multiplies with the others, the coarsest first.
+        let outer = others.iter().zip(self.given.scales.iter().skip(1)).rev();
+        let outer = outer.fold(1f32, |product, (level, given)| match level.divide {
+            true => product / given[0] as f32,
+            false => product * given[0] as f32,
+        });
+        let product = |code: f64| f64::from(code as f32 * outer);
+        let numbers: Vec<f64> = match finest {
+            Some(number) => {
+                found.bytes.iter().map(|&code| product(number.decode(code.into()))).collect()
+            }
+            None => found.words().iter().map(|&word| f32::from_bits(word).into()).collect(),
+        };
         let columns = problem.segment.map_or(padded, |columns| columns as usize);
         for row in 0..self.m {
             for group in 0..padded.div_ceil(columns) {
                 let mut places = group * columns..padded.min((group + 1) * columns);
                 let from = |place| self.order.get(place).map_or(place, |from| *from as usize);
-                // What has pads alone may have any.
+                let found = numbers[row * groups + group];
+                // What has pads alone may have any; an instruction that scales multiplies it, with a number.
                 let Some(from) = places.find_map(|at| Some(from(at)).filter(|from| *from < self.k))
                 else {
+                    if problem.codes && !found.is_finite() {
+                        return Err(format!("x_scale[{row}, {group}] of pads is {found}"));
+                    }
                     continue;
                 };
-                let found = numbers[row * groups + group];
                 let wanted = expected.scales[row * self.k + from];
                 // A NaN has many codes, and all of them are the same scale.
                 if found != wanted && !(found.is_nan() && wanted.is_nan()) {

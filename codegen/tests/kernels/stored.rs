@@ -40,7 +40,10 @@ fn codes(scheme: &Scheme, component: Component, shape: Shape, random: &mut Rando
     // Numbers are finite, since a NaN has many codes; scales are no divisors that are 0, nor so large
     // that products of them are not f32.
     let usual = |code: &u32| match (component, scheme.number(component)) {
-        (Component::Scale(_) | Component::InputScale(_), Some(number @ Number::Float(_))) => {
+        (Component::Scale(_), Some(number @ Number::Float(_))) => {
+            (2f64.powi(-24)..2f64.powi(20)).contains(&number.decode(*code).abs())
+        }
+        (Component::InputScale(_), Some(number @ Number::Float(_))) => {
             (2f64.powi(-24)..2f64.powi(20)).contains(&number.decode(*code))
         }
         (Component::Code | Component::Index, _) | (_, None) => true,

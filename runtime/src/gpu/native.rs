@@ -21,8 +21,13 @@ use crate::unpacked::{FoldedParameters, UnpackError, Unpacked};
 pub enum Form {
     /// As codes of the weight, through a bijection of them.
     Codes(Recode),
+    /// As codes whose top bit, the sign, is exclusive-ored with the sign of a component's number for that weight: a
+    /// scale that products read without its sign.
+    SignedCodes(Component),
     /// As numbers of a type that holds their values exactly.
     Numbers(Number),
+    /// The same without signs.
+    Magnitudes(Number),
     /// As f32 that follow from several components of the scheme.
     Computed(Computed),
 }
@@ -34,6 +39,8 @@ pub enum Computed {
     Scale,
     /// The product of those that are constant along a row.
     ChannelScale,
+    /// The same, times the static scales of all of x.
+    ChannelScaleOfInput,
     /// [`ZeroPointCorrection::value`] with that scale, times `2^exponent`: what multiplies the sum of x over a
     /// group of columns.
     Correction {
@@ -50,6 +57,17 @@ impl Computed {
         match self {
             Self::Scale => scale,
             Self::ChannelScale => channel_scale,
+            Self::ChannelScaleOfInput => {
+                let levels = weight.scheme().quantiser().map_or(&[][..], |x| &x.scales);
+                let given = &weight.input(0).scales;
+                levels.iter().zip(given).fold(channel_scale, |product, (level, values)| {
+                    match (level.stored, values.first()) {
+                        (true, Some(value)) if level.divide => product / value,
+                        (true, Some(value)) => product * value,
+                        _ => product,
+                    }
+                })
+            }
             Self::Correction { correction, exponent } => {
                 correction.value(scale, zero, shift) * 2f64.powi(exponent)
             }
@@ -76,7 +94,9 @@ pub struct NativePart {
 impl NativePart {
     /// Whether it holds this component's own values.
     pub fn holds(&self, component: Component) -> bool {
-        self.component == component && !matches!(self.form, Form::Computed(_))
+        let changed =
+            matches!(self.form, Form::Computed(_) | Form::SignedCodes(_) | Form::Magnitudes(_));
+        self.component == component && !changed
     }
 
     /// Bytes of the buffer for a weight of this shape; `None` if the layout does not hold it.
@@ -104,9 +124,29 @@ impl NativePart {
                 let codes = order.map(|order| order.codes(weight));
                 (codes.map_or(Cow::Borrowed(weight.codes()), Cow::Owned), recode.clone())
             }
+            Form::SignedCodes(of) => {
+                let codes = order.map(|order| order.codes(weight));
+                let mut codes = codes.unwrap_or_else(|| weight.codes().to_vec());
+                let sign = 1u8 << (self.granularity.bits - 1).min(7);
+                for (code, at) in codes.iter_mut().zip(0u64..) {
+                    let (n, column) = (at / shape.k, at % shape.k);
+                    let own = Granularity { cols: GroupSize::Each(1), ..self.granularity };
+                    let k = order.map_or(Some(column), |order| order.first_of(column, own));
+                    let value = k.and_then(|k| weight.value_of(*of, n, k));
+                    if value.is_some_and(f64::is_sign_negative) {
+                        *code ^= sign;
+                    }
+                }
+                (Cow::Owned(codes), Recode::Keep)
+            }
             Form::Numbers(number) => {
                 let source = self.written(*number, &self.values(weight, order)?)?;
                 (Cow::Owned(source), Recode::Keep)
+            }
+            Form::Magnitudes(number) => {
+                let values = self.values(weight, order)?;
+                let values: Vec<_> = values.into_iter().map(|of| of.map(f64::abs)).collect();
+                (Cow::Owned(self.written(*number, &values)?), Recode::Keep)
             }
             Form::Computed(computed) => {
                 let (rows, cols) = self.granularity.elements(shape);
@@ -191,9 +231,14 @@ impl fmt::Display for NativePart {
             Form::Codes(Recode::Keep) => write!(f, "codes")?,
             Form::Codes(Recode::Xor(mask)) => write!(f, "codes XOR {mask:#x}")?,
             Form::Codes(Recode::Table(table)) => write!(f, "codes by the table {table:?}")?,
+            Form::SignedCodes(of) => write!(f, "codes with the signs of {of}")?,
             Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
+            Form::Magnitudes(number) => write!(f, "magnitudes of {} in {number}", self.component)?,
             Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
             Form::Computed(Computed::ChannelScale) => write!(f, "product of scales of rows")?,
+            Form::Computed(Computed::ChannelScaleOfInput) => {
+                write!(f, "product of scales of rows and of x")?
+            }
             Form::Computed(Computed::Correction {
                 correction: ZeroPointCorrection { zero, add },
                 exponent,

@@ -65,7 +65,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
                 let executor = self.executor;
                 tracing::info!(buffer = %part.role, %why, "packed by the host");
                 let unpacked = match part.form {
-                    Form::Codes(_) => self.whole(request.scheme)?,
+                    Form::Codes(_) | Form::SignedCodes(_) => self.whole(request.scheme)?,
                     _ => self.small(request.scheme)?,
                 };
                 let mut filled = packed(executor, unpacked, order, part)?;

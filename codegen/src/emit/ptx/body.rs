@@ -122,8 +122,7 @@ impl Dialect for Writer<'_> {
                 let (dst, a) = (self.reg(*dst), self.value(*a));
                 self.line(&format!("movmatrix.sync.aligned.m8n8.trans.b16 {dst}, {a};"));
             }
-            // NVIDIA chips have no scaling instructions here.
-            Op::Matrix { op, d, a, b, c, scales: _ } => self.matrix(op, d, a, b, c),
+            Op::Matrix { op, d, a, b, c, scales } => self.matrix(op, d, a, b, (c, *scales)),
             Op::MatrixFence => self.line("wgmma.fence.sync.aligned;"),
             Op::MatrixCommit => self.line("wgmma.commit_group.sync.aligned;"),
             Op::MatrixWait { pending } => {

@@ -3,7 +3,8 @@
 use super::Writer;
 use super::address::AddressKey;
 use crate::ir::{
-    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScope, Operand, Reg, SharedTile, Swizzle,
+    Accumulator, Element, MatrixOp, MatrixOperand, MatrixScale, MatrixScope, Operand, Reg,
+    SharedTile, Swizzle,
 };
 
 impl Writer<'_> {
@@ -13,21 +14,22 @@ impl Writer<'_> {
         d: &[Reg],
         a: &MatrixOperand,
         b: &MatrixOperand,
-        c: &Accumulator,
+        (c, scales): (&Accumulator, Option<[MatrixScale; 2]>),
     ) {
         match op.scope {
-            MatrixScope::Warp => self.warp_matrix(op, d, a, b, c),
+            MatrixScope::Warp => self.warp_matrix(op, d, (a, b), (c, scales)),
             MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
         }
     }
 
+    /// `mma`. Scales are a register each, of which the instruction takes the bytes from a number on, of the lanes that
+    /// thread-id 0 selects.
     fn warp_matrix(
         &mut self,
         op: &MatrixOp,
         d: &[Reg],
-        a: &MatrixOperand,
-        b: &MatrixOperand,
-        c: &Accumulator,
+        (a, b): (&MatrixOperand, &MatrixOperand),
+        (c, scales): (&Accumulator, Option<[MatrixScale; 2]>),
     ) {
         let registers = |this: &Self, operand: &MatrixOperand| match operand {
             MatrixOperand::Registers(regs) => this.regs(regs),
@@ -44,8 +46,13 @@ impl Writer<'_> {
                 vec![zero; d.len()].join(", ")
             }
         };
+        let scales = scales
+            .iter()
+            .flatten()
+            .map(|MatrixScale { from, byte }| format!(", {{{}}}, {{{byte}, 0}}", self.reg(*from)));
+        let scales: String = scales.collect();
         let (mnemonic, d) = (op.mnemonic, self.regs(d));
-        self.line(&format!("{mnemonic} {{{d}}}, {{{a}}}, {{{b}}}, {{{c}}};"));
+        self.line(&format!("{mnemonic} {{{d}}}, {{{a}}}, {{{b}}}, {{{c}}}{scales};"));
     }
 
     /// `wgmma`: an operand in shared memory is a 64-bit descriptor (PTX ISA, "Matrix descriptor

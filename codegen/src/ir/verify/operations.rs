@@ -468,9 +468,11 @@ impl<'k> Walk<'_, 'k> {
         }
         let scales: Vec<_> = scales.iter().flatten().collect();
         self.count("scales", if op.scaling.is_some() { 2 } else { 0 }, scales.len());
+        let of_lane = op.lane_scales();
         for scale in scales {
-            self.require(scale.byte <= 3, || {
-                format!("byte {} of a register of scales; must be 0 to 3", scale.byte)
+            let byte = u32::from(scale.byte);
+            self.require(byte <= 3 && byte.is_multiple_of(of_lane), || {
+                format!("{of_lane} scales from byte {byte} of a register on; must be 0 to 3, and a multiple")
             });
         }
         if let Accumulator::Registers(regs) = c {

@@ -23,7 +23,7 @@ use super::operand::Operand;
 use super::sequence::Sequence;
 
 pub use bit_placement::{PLACED_HALF, placed_half};
-pub use planes::{planes, planes_to_bytes};
+pub use planes::{planes, planes_to_bytes, planes_to_elements};
 pub use subnormal::{SIGNED_NIBBLES, signed_nibbles};
 
 /// The sequence that a template should make.

@@ -37,6 +37,12 @@ pub fn planes(bits: u32) -> Vec<(u8, u8)> {
 
 /// The sequence that joins the bit planes of 32 codes to bytes.
 pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
+    planes_to_elements(weight, Operand::U8)
+}
+
+/// The same to elements of an operand that are bytes with a code from the operand's first bit on.
+pub fn planes_to_elements(weight: &WeightCode, operand: Operand) -> Sequence {
+    let bit = operand.first_bit();
     let planes = planes(weight.code.bits());
     let mut inputs = Vec::new();
     let mut first_word = Vec::new();
@@ -62,7 +68,8 @@ pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
             let per_byte = 8 / width;
             let word = draft.input((first + q / per_byte) as usize);
             // A shift within the byte: the mask removes bits of the next byte.
-            let moved = draft.shift(word, i32::from(low) - (width * (q % per_byte)) as i32);
+            let low = u32::from(low) + bit;
+            let moved = draft.shift(word, low as i32 - (width * (q % per_byte)) as i32);
             let mask = ((1u32 << width) - 1) << low;
             let part = if mask == 0xff {
                 moved
@@ -89,13 +96,13 @@ pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
             draft.name(register, plane);
         }
         let ones = (1u32 << (high - low)) - 1;
-        draft.name((ones << low) * 0x0101_0101, mask);
+        draft.name((ones << (u32::from(low) + bit)) * 0x0101_0101, mask);
     }
     let (steps, names) = draft.finish();
     Sequence {
         template: PLANES_TO_BYTES,
         weight: weight.clone(),
-        operand: Operand::U8,
+        operand,
         encoding: OutputEncoding::Code,
         inputs,
         steps,

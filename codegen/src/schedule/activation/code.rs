@@ -49,6 +49,9 @@ impl Codes<'_> {
             plan::Operand::E2m1
             | plan::Operand::E2m3
             | plan::Operand::E3m2
+            | plan::Operand::PaddedE2m1
+            | plan::Operand::PaddedE2m3
+            | plan::Operand::PaddedE3m2
             | plan::Operand::E4m3Fnuz => {
                 let Number::Float(format) = self.operand.number() else { return Vec::new() };
                 let mut values: Vec<_> = scaled.iter().map(|value| self.value(b, *value)).collect();
@@ -58,8 +61,13 @@ impl Codes<'_> {
                     values = moved.collect();
                 }
                 let values = padded(b, values, 0.0f32.into());
-                let codes: Vec<_> = values.into_iter().map(|v| small(b, format, v)).collect();
-                side_by_side(b, &codes, format.bits())
+                let first = self.operand.first_bit();
+                let code = |v| {
+                    let code = small(b, format, v);
+                    b.shl(code, first)
+                };
+                let codes: Vec<_> = values.into_iter().map(code).collect();
+                side_by_side(b, &codes, self.operand.bits())
             }
             operand => {
                 let mut values: Vec<Operand> =

@@ -175,25 +175,27 @@ impl<'p> Levels<'p> {
         self.given.quantiser.zero.map(|number| self.scales.zero(b, number, extent, factor))
     }
 
-    /// The product of the levels and the zero point of a vector.
+    /// The product of the levels, the zero point and the finest number of a vector, if that changes along the row.
     fn of_vector(
         &self,
         b: &mut Builder,
         of_row: &OfRow,
         elements: &[Operand],
-    ) -> (Factor, Option<Operand>) {
-        let (mut factor, mut zero) = (of_row.factor, of_row.zero);
+    ) -> (Factor, Option<Operand>, Option<Operand>) {
+        let (mut factor, mut zero, mut finest) = (of_row.factor, of_row.zero, None);
         for (at, level) in self.given.quantiser.scales.iter().enumerate().rev() {
             let Some(columns) = columns(level) else { continue };
             let extent = Extent::of(b, elements, self.problem.signed());
             let extent = extent.of_lanes(b, columns / VECTOR);
-            let of_level = self.scales.with_chosen(b, level, extent, factor);
+            let chosen = self.scales.choose(b, level, extent, factor);
+            let of_level = self.scales.with(b, level, chosen, factor);
             if at == 0 {
+                finest = Some(chosen.value());
                 zero = self.chosen_zero(b, extent, of_level);
             }
             factor = Some(of_level);
         }
-        (factor.unwrap_or_else(|| self.no_factor()), zero)
+        (factor.unwrap_or_else(|| self.no_factor()), zero, finest)
     }
 
     /// The operand's words of a vector; also stores its scale if its group starts there. If there are
@@ -206,7 +208,7 @@ impl<'p> Levels<'p> {
         (row, column, inside): (Operand, Operand, Operand),
         there: impl FnOnce(&mut Builder) -> Option<Vec<Operand>>,
     ) -> Vec<Operand> {
-        let (factor, zero) = self.of_vector(b, of_row, elements);
+        let (factor, zero, finest) = self.of_vector(b, of_row, elements);
         let divisor = of_row.divisor.unwrap_or_else(|| Divisor::new(b, self.problem, factor));
         let scaled = divisor.quotients(b, elements);
         let mut scaled = factor.rounding.round(b, scaled);
@@ -214,7 +216,9 @@ impl<'p> Levels<'p> {
             let moved = scaled.iter().map(|x| b.add_f32(*x, zero)).collect();
             scaled = factor.rounding.round(b, moved);
         }
-        self.store_scale(b, (row, column, inside), factor.value);
+        if let Some(scale) = &self.scale {
+            self.store_scale(b, (row, column, inside), scale.of(factor.value, finest));
+        }
         // A pad is 0, whatever the code of 0 in x is.
         let there = there(b);
         let zeros = zero.map(|zero| vec![zero; scaled.len()]);

@@ -1,21 +1,24 @@
 //! The buffer of the operand's scales, in the order in which the product reads them.
 
 use quantloom_dsl::BufferRole;
+use quantloom_dsl::format::{NUMBER_F32, Number};
 
 use super::masked;
 use super::problem::ActivationProblem;
 use crate::ir::{
-    Address, BufferId, Builder, Extent as Count, Operand, ParameterId, Special, Unary, Width, Word,
+    Address, Binary, BufferId, Builder, Extent as Count, Operand, ParameterId, Special, Unary,
+    Width, Word,
 };
 use crate::schedule::ScaleOrder;
 
-/// The scales of the operand: f32, or codes of e8m0.
+/// The scales of the operand: f32, or codes of e8m0 or e4m3.
 pub(super) struct OperandScales {
     buffer: BufferId,
     order: ScaleOrder,
     /// Scales of a row.
     groups: u32,
-    codes: bool,
+    /// The type of codes; `None` for f32.
+    codes: Option<Number>,
     /// The row after those whose scales a row stores, if it stores more than its own.
     end: Option<Operand>,
 }
@@ -27,8 +30,11 @@ impl OperandScales {
         problem: &ActivationProblem,
         (rows, m): (Count, ParameterId),
     ) -> Self {
-        let (order, groups, codes) = (problem.scale_order, problem.groups(), problem.codes);
-        let (word, number) = if codes { (Word::U8, "e8m0") } else { (Word::U32, "f32") };
+        let (order, groups) = (problem.scale_order, problem.groups());
+        let finest = problem.levels().first().map(|level| problem.number(level));
+        let codes = finest.filter(|_| problem.codes);
+        let word = if codes.is_some() { Word::U8 } else { Word::U32 };
+        let number = codes.unwrap_or(NUMBER_F32);
         let layout = format!("{number} {}", order.layout());
         let (shape, access) = (order.shape(rows, groups), problem.rows_access());
         let buffer = b.buffer_of(BufferRole::OperandScale, word, access, &shape, &layout);
@@ -39,6 +45,11 @@ impl OperandScales {
             ScaleOrder::end_of_tile(b, row, m)
         });
         Self { buffer, order, groups, codes, end }
+    }
+
+    /// The scale to store, of the product of all levels and the number of the finest.
+    pub(super) fn of(&self, product: Operand, finest: Option<Operand>) -> Operand {
+        finest.filter(|_| self.codes.is_some()).unwrap_or(product)
     }
 
     /// Stores the scale of a row, or of a group of it, where `begins` is true.
@@ -61,12 +72,15 @@ impl OperandScales {
                     Some(group) => self.order.place(b, (row, self.groups), group),
                 };
                 let to = Address::new(self.buffer, at);
-                if !self.codes {
-                    return b.store(to, &[value], Width::B32, begins);
-                }
-                // A power of two: its exponent, 0 for the subnormal 2^-127.
-                let bits = b.unary(Unary::AsU32, value);
-                let code = b.shr(bits, 23u32);
+                let code = match self.codes {
+                    None => return b.store(to, &[value], Width::B32, begins),
+                    // A power of two: its exponent, 0 for the subnormal 2^-127.
+                    Some(Number::E8m0) => {
+                        let bits = b.unary(Unary::AsU32, value);
+                        b.shr(bits, 23u32)
+                    }
+                    Some(_) => b.binary(Binary::PackE4m3, value, value),
+                };
                 b.store(to, &[code], Width::B8, begins);
             }
         }

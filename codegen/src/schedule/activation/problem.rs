@@ -1,6 +1,6 @@
 //! The operand of x for a product: its type, its quantiser, its columns.
 
-use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number};
+use quantloom_dsl::format::{BF16, E4M3, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{
     Activation, Arithmetic, Group, Quantiser, ScaleLevel, ScaleRule, ScaleType, Scheme,
@@ -33,7 +33,7 @@ pub struct ActivationProblem {
     /// Columns of the operand that share a scale in the product; `None` if scales do not change along
     /// columns.
     pub segment: Option<u32>,
-    /// Whether scales stay codes of e8m0, a byte each, for an instruction that scales.
+    /// Whether scales of the finest level stay codes, a byte each, for an instruction that scales.
     pub codes: bool,
     pub(super) activation: Activation,
     pub(super) arithmetic: Arithmetic,
@@ -155,15 +155,17 @@ impl ActivationProblem {
         if self.prescales() { self.matrices() } else { 1 }
     }
 
-    /// The same for an instruction that scales: scales are codes of e8m0, `[M, G]` bytes.
+    /// The same for an instruction that scales: scales are codes of the finest level, e8m0 or e4m3, `[M, G]` bytes; the
+    /// product applies the others.
     ///
     /// # Errors
-    /// Scales that are not one level of e8m0 along columns.
+    /// A finest level of another type or not along columns, or others that are not static scales of all of x.
     pub fn leaving_codes(self) -> Result<Self, Unscheduled> {
         match self.levels() {
-            [level]
-                if self.number(level) == Number::E8m0
+            [level, others @ ..]
+                if matches!(self.number(level), Number::E8m0 | Number::Float(E4M3))
                     && level.group.cols != GroupSize::All
+                    && others.iter().all(|other| other.stored && other.group == Group::TENSOR)
                     && !self.has_scale_kernel() =>
             {
                 Ok(Self { codes: true, ..self })
@@ -358,9 +360,15 @@ impl ActivationProblem {
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (Operand::I8, None) => matches!(code, Number::Int(_)),
-            (Operand::E2m1 | Operand::E2m3 | Operand::E3m2, None) => {
-                self.target.has(Feature::MfmaScale) && code == self.operand.number()
-            }
+            (
+                Operand::E2m1
+                | Operand::E2m3
+                | Operand::E3m2
+                | Operand::PaddedE2m1
+                | Operand::PaddedE2m3
+                | Operand::PaddedE3m2,
+                None,
+            ) => self.target.scales_operands() && code == self.operand.number(),
             (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
             (Operand::E4m3Fnuz | Operand::Bf16 | Operand::F16 | Operand::F32, None) => {
                 values().all(exact)

@@ -53,6 +53,11 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
+    /// The number.
+    pub(super) const fn value(self) -> Operand {
+        self.number
+    }
+
     /// A number without a known reciprocal.
     pub(super) fn number(number: Operand) -> Self {
         Self { number, inverse: None }

@@ -19,7 +19,7 @@ pub(super) struct Activation {
     /// Per tile of tokens, the first scale of each of the lane's columns of D, or the first word of
     /// scale codes of the lane's token.
     scales: Vec<Vec<Operand>>,
-    /// The first bit of the lane's scale code in such a word.
+    /// The first bit of the lane's scale codes in such a word.
     block: Option<Operand>,
 }
 
@@ -52,7 +52,7 @@ impl Activation {
             .flat_map(|groups| (0..skinny.token_tiles()).map(move |tile| (groups, tile)));
         let scales = scales.map(|(groups, tile)| {
             let scaled = main.scaled();
-            let first = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.rows.first);
+            let first = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.token);
             let first = first.of(b, skinny.lane);
             let of_token = |token: &u32| {
                 let token = b.add(first, tile * main.token_tile() + token);
@@ -151,12 +151,16 @@ impl Activation {
         let (Some(block), Some(words)) = (self.block, words.scales.get(tile)) else {
             return Vec::new();
         };
-        let of_word = |&word: &Reg| {
+        let own = |&word: &Reg| {
             let own = b.shr(word, block);
-            MatrixScale { from: in_register(b, own), byte: 0 }
+            in_register(b, own)
         };
-        let steps = (skinny.main.k_tile() / skinny.main.step()) as usize;
-        words.iter().flatten().take(steps).map(of_word).collect()
+        let words: Vec<Reg> = words.iter().flatten().map(own).collect();
+        let of_step = |step| {
+            let (word, byte) = skinny.main.scaled()?.of_step(step);
+            Some(MatrixScale { from: *words.get(word as usize)?, byte })
+        };
+        (0..skinny.main.k_tile() / skinny.main.step()).map_while(of_step).collect()
     }
 
     /// The scales of this lane's tokens of a tile in a segment.

@@ -363,15 +363,17 @@ impl Stage<'_> {
         scales.read(b, tile, self.ring.block, self.start, (token_tile, segment))
     }
 
-    /// The scale of x of a tile of tokens and a step of the k-tile, for an instruction that scales.
+    /// The scales of x of a tile of tokens and a step of the k-tile, for an instruction that scales; `read` is the word of
+    /// the step before.
     pub(super) fn x_code(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
-        (token_tile, step): (u32, u32),
+        of: (u32, u32),
+        read: &mut Option<(u32, Reg)>,
     ) -> Option<MatrixScale> {
         let scales = self.ring.x_scales.as_ref()?;
-        scales.code(b, tile, self.ring.block, self.start, (token_tile, step))
+        scales.code(b, tile, (self.ring.block, self.start), of, read)
     }
 
     /// This lane's codes of a tile of rows, per chunk.

@@ -14,6 +14,10 @@ pub(super) enum Form {
     Keep,
     /// The bits are XORed with a mask.
     Xor(u32),
+    /// A code of e2m1 takes the sign of a number of e4m3.
+    Signed,
+    /// A number of e4m3 without its sign.
+    Magnitude,
     /// The `bits` bits are XORed with a mask, and the top one is repeated up to `width` bits.
     Extended { mask: u32, bits: u32, width: u32 },
     /// A stored zero point becomes a 16-bit float.
@@ -88,6 +92,8 @@ impl Form {
         match self {
             Self::Number(..) | Self::Narrow(_) => 16,
             Self::Keep | Self::Xor(_) | Self::Widen(_) | Self::Computed(_) => 32,
+            Self::Signed => 4,
+            Self::Magnitude => 8,
             Self::Extended { width, .. } => (*width).into(),
             Self::Stored(integer, _) => integer.bits.into(),
         }
@@ -99,6 +105,13 @@ impl Form {
         match self {
             Self::Keep => code,
             Self::Xor(mask) => b.xor(code, *mask),
+            Self::Signed => {
+                let number = codes.get(1).copied().unwrap_or(Operand::U32(0));
+                let sign = b.shr(number, 4u32);
+                let sign = b.and(sign, 0x8u32);
+                b.xor(code, sign)
+            }
+            Self::Magnitude => b.and(code, 0x7fu32),
             Self::Extended { mask, bits, width } => {
                 let code = b.xor(code, *mask);
                 let code = extended(b, code, *bits);

@@ -46,6 +46,8 @@ pub(super) enum Wanted {
     Scale,
     /// The product of the scales that are constant along a row.
     ChannelScale,
+    /// The same, times the static scales of all of x.
+    ChannelScaleOfInput,
     /// The zero-point correction; [`ZeroPointCorrection::value`] defines its signs.
     Correction {
         /// Its terms.
@@ -63,10 +65,19 @@ impl Formula {
         for (at, level) in (0u8..).zip(&scheme.scales) {
             // A shift is added after all levels.
             let of_row = level.group.cols == GroupSize::All && scheme.shifts.is_empty();
-            if of_row == (wanted == Wanted::ChannelScale) {
+            let wants_rows = matches!(wanted, Wanted::ChannelScale | Wanted::ChannelScaleOfInput);
+            if of_row == wants_rows {
                 let kind = level.stored_number().filter(|kind| is_read(*kind))?;
                 scales.push((kind, level.divide));
                 components.push(Component::Scale(at));
+            }
+        }
+        if wanted == Wanted::ChannelScaleOfInput {
+            let levels = scheme.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+            for (at, level) in (0u8..).zip(levels).filter(|(_, level)| level.stored) {
+                let kind = level.stored_number().filter(|kind| is_read(*kind))?;
+                scales.push((kind, level.divide));
+                components.push(Component::InputScale(at));
             }
         }
         let Wanted::Correction { terms: ZeroPointCorrection { zero, add }, exponent } = wanted

@@ -41,8 +41,10 @@
 //! instruction for the previous sum. Then two per segment (its scale, its addition), one per warp
 //! and one per block that share K; weights carry no offset. Instructions that scale their operands,
 //! exactly, take [`SCALED_COLUMNS`] at a time, of several groups: count that many columns instead
-//! of a group's; the two per group are more than the instructions and the iterations of warps that
-//! follow, two each.
+//! of a group's, also where they take fewer; the two per group are as many as the instructions and the iterations of
+//! warps that follow, two each, or more. Where scales of x have a level that the instruction does not read, that level is part of w's
+//! per-channel scale: the scale of x is then no product that was rounded, which the operations of [`FIXED`]
+//! without a counterpart there (zero point and row sum of x, integer sums) count.
 //!
 //! FP8 products of Hopper's warp groups ([`Sums::Cut`]): an instruction adds [`CUT_COLUMNS`] products and the sum
 //! before, each cut by less than [`CUT`] times the largest of them (14 bits of a number are kept: DeepSeek-V3

@@ -4,7 +4,7 @@
 
 use super::Tile;
 use super::copies::Copies;
-use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, SharedId, Type, Width};
+use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, Reg, SharedId, Type, Width};
 use crate::schedule::dequantise::in_register;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::tile::TileShape;
@@ -20,7 +20,7 @@ pub(super) struct InputScales {
     to: Operand,
     /// Where this lane reads the first tile of tokens.
     at: Operand,
-    /// The first bit of the lane's scale code in a word of codes.
+    /// The first bit of the lane's scale codes in a word of codes.
     block: Option<Operand>,
 }
 
@@ -75,7 +75,7 @@ impl InputScales {
         let to = b.add(token, first);
         let to = b.mad(group, pitch, to);
         let scaled = main.scaled();
-        let token = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.rows.first);
+        let token = scaled.map_or(&main.lanes().d.token, |scaled| &scaled.token);
         let token = token.of(b, tile.lane);
         let at = b.add(token, first);
         let block = scaled.map(|scaled| {
@@ -124,21 +124,30 @@ impl InputScales {
         Some(main.lanes().d.tokens.iter().map(of_token).collect())
     }
 
-    /// The scale code of this lane's token of a tile and its block in a step.
+    /// The scale codes of this lane's token of a tile and its blocks in a step. `read` is the word that the step before
+    /// has read, with its number, which several steps may share.
     pub(super) fn code(
         &self,
         b: &mut Builder,
         tile: &Tile<'_>,
-        block: SharedId,
-        stage: Operand,
+        (block, stage): (SharedId, Operand),
         (token_tile, step): (u32, u32),
+        read: &mut Option<(u32, Reg)>,
     ) -> Option<MatrixScale> {
         let (own, main) = (self.block?, tile.main);
-        let at = b.add(self.at, stage);
-        let token = token_tile * main.token_tile();
-        let from = Address::new(block, at).plus(step * self.pitch + token);
-        let word = b.load(from, Width::B32)[0];
-        let code = b.shr(word, own);
-        Some(MatrixScale { from: in_register(b, code), byte: 0 })
+        let (word, byte) = main.scaled()?.of_step(step);
+        let from = match *read {
+            Some((number, from)) if number == word => from,
+            _ => {
+                let at = b.add(self.at, stage);
+                let token = token_tile * main.token_tile();
+                let from = Address::new(block, at).plus(word * self.pitch + token);
+                let codes = b.load(from, Width::B32)[0];
+                let codes = b.shr(codes, own);
+                in_register(b, codes)
+            }
+        };
+        *read = Some((word, from));
+        Some(MatrixScale { from, byte })
     }
 }

@@ -33,6 +33,7 @@ impl Swizzle {
         // The lanes of a token are adjacent; the constants follow from how many tokens a part of the
         // warp reads at once, and by how many vectors these have to differ.
         let [mask, shift, words] = match lane_bytes {
+            4 => [7, 0, 1],
             8 => [3, 1, 2],
             16 => [1, 2, 4],
             _ => [1, 0, 4],
@@ -82,7 +83,7 @@ mod tests {
     #[test]
     fn pieces_change_places() {
         let mut b = Builder::trial(target("sm_90a").unwrap());
-        for (mask, shift, words) in [(3, 1, 2), (1, 2, 4), (1, 0, 4)] {
+        for (mask, shift, words) in [(7, 0, 1), (3, 1, 2), (1, 2, 4), (1, 0, 4)] {
             let swizzle = Swizzle { rows: 1, mask, shift, vector: 4, words };
             let mut place =
                 |vector: u32, row: u32| match swizzle.place(&mut b, vector.into(), row.into()) {
