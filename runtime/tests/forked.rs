@@ -23,7 +23,7 @@ fn main() {
     assert_eq!(multiply().unwrap(), right);
     let parent = std::process::id();
     // SAFETY: the child calls what takes no lock that another thread may hold: the parent's other
-    // threads are those of the pool, which sleep. It ends without running anything of the parent's.
+    // threads are those of the pool, which sleep or spin. It ends without running anything of the parent's.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

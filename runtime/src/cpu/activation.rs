@@ -162,7 +162,8 @@ impl<'a> PackedTokens<'a> {
         // Whole tiles, the same number for each thread; the last tile may be smaller than the
         // others.
         let tile_count = blocking.tiles().count();
-        let share = tile_count.div_ceil(threads.max(1)).max(1) * blocking.tile;
+        let tiles_each = tile_count.div_ceil(threads.max(1)).max(1);
+        let (share, shares) = (tiles_each * blocking.tile, tile_count.div_ceil(tiles_each));
         let each = rows.len() / threads.max(1);
         let segments = blocking.segments;
         match self {
@@ -177,7 +178,7 @@ impl<'a> PackedTokens<'a> {
                 if tile_count <= 1 || threads <= 1 {
                     job(0, CodesOut { x, starts, sums, scales, zeros }, rows);
                 } else {
-                    let shares = x
+                    let items = x
                         .chunks_mut(share * native / 4)
                         .zip(starts.chunks_mut(share * segments))
                         .zip(sums.chunks_mut(share * segments))
@@ -188,7 +189,7 @@ impl<'a> PackedTokens<'a> {
                     let work = |(at, (((((x, starts), sums), scales), zeros), rows))| {
                         job(at, CodesOut { x, starts, sums, scales, zeros }, rows);
                     };
-                    queue::each(threads, shares, work);
+                    queue::each(shares, items, work);
                 }
             }
             Self::Values { x, sums } => {
@@ -203,12 +204,12 @@ impl<'a> PackedTokens<'a> {
                 if tile_count <= 1 || threads <= 1 {
                     job(0, x, sums, rows);
                 } else {
-                    let shares = x
+                    let items = x
                         .chunks_mut(share * native)
                         .zip(sums.chunks_mut(share * segments))
                         .zip(rows.chunks_mut(each.max(1)))
                         .enumerate();
-                    queue::each(threads, shares, |(at, ((x, sums), rows))| job(at, x, sums, rows));
+                    queue::each(shares, items, |(at, ((x, sums), rows))| job(at, x, sums, rows));
                 }
             }
             Self::SplitBf16 { x, parts } => {
@@ -223,11 +224,11 @@ impl<'a> PackedTokens<'a> {
                 if tile_count <= 1 || threads <= 1 {
                     job(0, x, rows);
                 } else {
-                    let shares = x
+                    let items = x
                         .chunks_mut(share * native * parts)
                         .zip(rows.chunks_mut(each.max(1)))
                         .enumerate();
-                    queue::each(threads, shares, |(at, (x, rows))| job(at, x, rows));
+                    queue::each(shares, items, |(at, (x, rows))| job(at, x, rows));
                 }
             }
         }
