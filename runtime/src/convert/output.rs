@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{Plan, ProofError, proof, read, recode, values};
+use super::{Plan, PlannedLayer, ProofError, Refusal, proof, read, recode, values};
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointFormat, Entry, GgufEntry, Writer, default_keys,
-    element_dtype, element_number, gguf_header, header, tensor_name,
+    element_dtype, element_number, gguf_header, header, tensor_name, unwritable_in_gguf,
 };
 use crate::pack::Slots;
 use crate::unpacked::UnpackError;
@@ -139,6 +140,25 @@ fn gguf_entry(entry: &Entry, blocks: Option<(u32, Shape)>) -> GgufEntry {
     GgufEntry { name: entry.name.clone(), number, dims, bytes: entry.bytes }
 }
 
+/// Why a format cannot have one of a layer's tensors, for its name or its dimensions.
+pub(super) fn unwritable(
+    format: CheckpointFormat,
+    layer: &str,
+    shape: Shape,
+    storage: &Storage,
+) -> Option<String> {
+    if format != CheckpointFormat::Gguf {
+        return None;
+    }
+    let entries = entries(layer, shape, storage).ok()?;
+    entries.iter().find_map(|(entry, codes, _)| {
+        let blocks = storage.blocks.filter(|_| *codes).map(|blocks| (blocks.number(), shape));
+        let GgufEntry { name, dims, .. } = gguf_entry(entry, blocks);
+        let why = unwritable_in_gguf(&name, &dims)?;
+        Some(format!("the tensor {name:?}: {why}"))
+    })
+}
+
 /// A file that has one layer alone.
 pub(super) fn file_in_memory(
     format: CheckpointFormat,
@@ -237,6 +257,43 @@ impl Plan<'_> {
         }
     }
 
+    /// What the output's header cannot have, found without the bytes of tensors: a tensor's name, or `the output`,
+    /// and why.
+    pub(super) fn not_in_a_header(&self) -> Option<(String, Refusal)> {
+        let refusal = |name: &str, what: String| Some((name.to_owned(), Refusal::Tensor(what)));
+        let mut planned = match self.planned() {
+            Ok(planned) => planned,
+            Err(ConvertError::Twice(name)) => {
+                return refusal(&name, "another tensor would have this name too".to_owned());
+            }
+            Err(error) => return refusal("the output", error.to_string()),
+        };
+        let known: HashSet<&String> = self.refused.iter().map(|(name, _)| name).collect();
+        planned.retain(|planned| !known.contains(&planned.entry.name));
+        let checked = if self.format == CheckpointFormat::Gguf {
+            self.gguf_header(&planned).map(drop)
+        } else {
+            // Each alone: how many are in one file is not known yet.
+            let alone =
+                |planned: &Planned| header(slice::from_ref(&planned.entry), &BTreeMap::new());
+            planned.iter().try_for_each(|planned| alone(planned).map(drop))
+        };
+        checked.err().and_then(|error| refusal("the output", error.to_string()))
+    }
+
+    /// The header of a GGUF file, and the alignment of its tensors.
+    fn gguf_header(&self, planned: &[Planned]) -> std::io::Result<(Vec<u8>, u64)> {
+        let (keys, alignment) = match self.checkpoint.tensors().gguf() {
+            Some(gguf) => (gguf.keys_to_write(), Some(gguf.aligned_to())),
+            None => {
+                let architecture = self.architecture().map_err(std::io::Error::other)?;
+                (default_keys(&architecture), None)
+            }
+        };
+        let tensors: Vec<GgufEntry> = planned.iter().map(|planned| planned.gguf.clone()).collect();
+        gguf_header(&keys, alignment, &tensors)
+    }
+
     /// Every tensor, in the order of the source's file where that is a GGUF file, else by name.
     fn planned(&self) -> Result<Vec<Planned>, ConvertError> {
         let mut all = Vec::new();
@@ -270,14 +327,26 @@ impl Plan<'_> {
             Some(gguf) => gguf.in_order().into_iter().zip(0..).collect(),
             None => HashMap::new(),
         };
-        // Tensors of a layer stay together, where the source does not have them elsewhere.
+        let position = |name: &str| order.get(name).copied().unwrap_or(usize::MAX);
+        // A layer is where its first tensor is in the source.
+        let first = |layer: &PlannedLayer| {
+            let read = self.checkpoint.layer(&layer.name).ok();
+            let stores = read.iter().flat_map(|layer| layer.stores());
+            let positions = stores.map(|(store, _)| position(&tensor_name(&layer.name, store)));
+            positions.min().unwrap_or(usize::MAX)
+        };
+        let firsts: Vec<usize> = match order.is_empty() {
+            true => vec![usize::MAX; self.layers.len()],
+            false => self.layers.iter().map(first).collect(),
+        };
+        // Tensors of a layer are together, so that no layer is in memory while others are written.
         all.sort_by_cached_key(|planned| {
             let name = &planned.entry.name;
-            let group = match planned.content {
-                Content::Layer(at) => self.layers[at].name.clone(),
-                Content::Copied => name.clone(),
+            let (first, group) = match planned.content {
+                Content::Layer(at) => (firsts[at], self.layers[at].name.clone()),
+                Content::Copied => (position(name), name.clone()),
             };
-            (order.get(name.as_str()).copied().unwrap_or(usize::MAX), group, name.clone())
+            (first, group, position(name), name.clone())
         });
         Ok(all)
     }
@@ -291,13 +360,7 @@ impl Plan<'_> {
         let fault = |error| ConvertError::Write { path: path.to_owned(), error };
         let entries: Vec<Entry> = planned.iter().map(|planned| planned.entry.clone()).collect();
         let writer = if self.format == CheckpointFormat::Gguf {
-            let (keys, alignment) = match self.checkpoint.tensors().gguf() {
-                Some(gguf) => (gguf.keys_to_write(), Some(gguf.aligned_to())),
-                None => (default_keys(&self.architecture()?), None),
-            };
-            let tensors: Vec<GgufEntry> =
-                planned.iter().map(|planned| planned.gguf.clone()).collect();
-            let (header, alignment) = gguf_header(&keys, alignment, &tensors).map_err(fault)?;
+            let (header, alignment) = self.gguf_header(planned).map_err(fault)?;
             Writer::after(path, &header, entries, alignment)
         } else {
             let source = self.checkpoint.tensors().all_metadata();
@@ -413,14 +476,14 @@ impl Plan<'_> {
         Ok(name.unwrap_or("unknown").to_owned())
     }
 
-    /// Copies the tokenizer and other texts of the source's folder.
+    /// Copies the tokenizer, other texts and the model's own code of the source's folder.
     fn copy_small_files(&self, folder: &Path) -> std::io::Result<()> {
         let Some(source) = self.checkpoint.folder() else { return Ok(()) };
         for entry in std::fs::read_dir(source)? {
             let path = entry?.path();
             let (Some(name), Some(kind)) = (path.file_name(), path.extension()) else { continue };
             let small =
-                ["json", "txt", "model", "jinja", "tiktoken"].iter().any(|end| kind == *end);
+                ["json", "txt", "model", "jinja", "tiktoken", "py"].iter().any(|end| kind == *end);
             let told = ["quantize_config.json", "quant_config.json", "hf_quant_config.json"];
             let ours = folder.join(name).exists()
                 || name.to_string_lossy().ends_with(".index.json")

@@ -74,8 +74,36 @@ fn config(layers: &[StoredLayer<'_>], others: &[String], version: &str) -> Confi
     for name in others {
         dynamic.insert(format!("-:^{}$", fancy_regex::escape(name)), json!({}));
     }
+    for (name, rule) in of_fused(&dynamic) {
+        dynamic.insert(name, rule);
+    }
+    // vLLM asks for it before it looks for the tensors.
+    if layers.iter().any(|layer| layer.name.rsplit('.').next() == Some("lm_head")) {
+        config.insert("lm_head".to_owned(), true.into());
+    }
     if !dynamic.is_empty() {
         config.insert("dynamic".to_owned(), Value::Object(dynamic));
     }
     Ok(Some(config))
+}
+
+/// Layers that vLLM multiplies as one, which it looks up by another name.
+const FUSED: [(&str, &[&str]); 2] =
+    [("qkv_proj", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj", &["gate_proj", "up_proj"])];
+
+/// The rules of fused layers all of whose parts have one rule.
+fn of_fused(dynamic: &Map<String, Value>) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for (fused, parts) in FUSED {
+        for (key, rule) in dynamic {
+            let Some(start) = key.strip_suffix(&format!("{}$", parts[0])) else { continue };
+            if !(start.ends_with('.') || start.ends_with('^')) {
+                continue;
+            }
+            if parts.iter().all(|part| dynamic.get(&format!("{start}{part}$")) == Some(rule)) {
+                found.push((format!("{start}{fused}$"), rule.clone()));
+            }
+        }
+    }
+    found
 }
