@@ -286,9 +286,11 @@ fn stored(
 ) -> Result<Storage, Refusal> {
     let shape = unpacked.shape();
     let mut nearest: Option<(String, Inexact, bool)> = None;
-    for storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
+    for mut storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
         let same_codes = storage.scheme.weight == unpacked.scheme().weight;
         let held = recode::recode(unpacked, &storage.scheme, storage.whole).and_then(|slots| {
+            let middle = storage.middle;
+            let middle = middle.is_some_and(|(_, code)| slots.all_are(Component::Zero, code));
             let inexact = |what: String| Inexact::ReadBack(what);
             if let Some(what) = output::unwritable(format, name, shape, &storage) {
                 return Err(inexact(what));
@@ -296,7 +298,7 @@ fn stored(
             let settings = serde_json::Value::Object(storage.settings.clone());
             let key = (format!("{} {settings}", storage.scheme), shape);
             if probed.contains(&key) {
-                return Ok(());
+                return Ok(middle);
             }
             let tensors = LayerTensors::new(name, shape, &storage, &slots);
             let tensors = tensors.map_err(|error| inexact(error.to_string()))?;
@@ -304,10 +306,15 @@ fn stored(
             let config = (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what))?;
             proof::probe(format, &storage, shape, &tensors, config).map_err(inexact)?;
             probed.insert(key);
-            Ok(())
+            Ok(middle)
         });
         match held {
-            Ok(()) => return Ok(storage),
+            Ok(middle) => {
+                if let Some((setting, _)) = storage.middle {
+                    storage.settings.insert(setting.to_owned(), middle.into());
+                }
+                return Ok(storage);
+            }
             Err(why) => {
                 // Of those that came as near, one with the layer's codes, and the largest.
                 let rank = |why: &Inexact, same: bool| (why.depth(), same);

@@ -8,7 +8,7 @@ use std::slice;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{Plan, PlannedLayer, ProofError, Refusal, proof, read, recode, values};
+use super::{Plan, ProofError, Refusal, proof, read, recode, values};
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
@@ -228,6 +228,17 @@ struct Planned {
     gguf: GgufEntry,
 }
 
+/// The layer whose tensors are being written: one is in memory at a time. A layer whose tensors are apart is
+/// packed again.
+#[derive(Default)]
+struct Packed {
+    layer: Option<usize>,
+    /// By their full names, those that are not written yet.
+    tensors: HashMap<String, Vec<u8>>,
+    /// Layers that were packed before.
+    seen: HashSet<usize>,
+}
+
 enum Content {
     /// Of the layer at this position.
     Layer(usize),
@@ -328,25 +339,24 @@ impl Plan<'_> {
             None => HashMap::new(),
         };
         let position = |name: &str| order.get(name).copied().unwrap_or(usize::MAX);
-        // A layer is where its first tensor is in the source.
-        let first = |layer: &PlannedLayer| {
-            let read = self.checkpoint.layer(&layer.name).ok();
-            let stores = read.iter().flat_map(|layer| layer.stores());
-            let positions = stores.map(|(store, _)| position(&tensor_name(&layer.name, store)));
-            positions.min().unwrap_or(usize::MAX)
-        };
-        let firsts: Vec<usize> = match order.is_empty() {
-            true => vec![usize::MAX; self.layers.len()],
-            false => self.layers.iter().map(first).collect(),
-        };
-        // Tensors of a layer are together, so that no layer is in memory while others are written.
+        // Tensors of a layer are together, where its first one is in the source; GGUF files of GGUF files keep
+        // their order.
+        let together = self.format != CheckpointFormat::Gguf;
+        let mut firsts = vec![usize::MAX; self.layers.len()];
+        for planned in &all {
+            if let Content::Layer(at) = planned.content {
+                firsts[at] = firsts[at].min(position(&planned.entry.name));
+            }
+        }
         all.sort_by_cached_key(|planned| {
             let name = &planned.entry.name;
+            let own = position(name);
             let (first, group) = match planned.content {
-                Content::Layer(at) => (firsts[at], self.layers[at].name.clone()),
-                Content::Copied => (position(name), name.clone()),
+                Content::Layer(at) if together => (firsts[at], self.layers[at].name.clone()),
+                Content::Layer(at) => (own, self.layers[at].name.clone()),
+                Content::Copied => (own, name.clone()),
             };
-            (first, group, position(name), name.clone())
+            (first, group, own, name.clone())
         });
         Ok(all)
     }
@@ -367,7 +377,7 @@ impl Plan<'_> {
             Writer::create(path, entries, &metadata(source, self.config.as_ref()))
         };
         let mut writer = writer.map_err(fault)?;
-        self.write_tensors(&mut writer, planned, path, &mut HashMap::new(), progress)?;
+        self.write_tensors(&mut writer, planned, path, &mut Packed::default(), progress)?;
         let file = writer.whole().map_err(fault)?;
         proof::compare(self, &Checkpoint::open(file.path())?, progress)?;
         file.keep().map_err(fault)
@@ -384,7 +394,7 @@ impl Plan<'_> {
         let folder = AtomicFolder::create(path).map_err(fault)?;
         let shards = shards(planned, shard_bytes);
         let mut map = Map::new();
-        let mut packed = HashMap::new();
+        let mut packed = Packed::default();
         for (at, shard) in shards.iter().enumerate() {
             let name = match shards.len() {
                 1 => "model.safetensors".to_owned(),
@@ -418,13 +428,13 @@ impl Plan<'_> {
         folder.keep().map_err(fault)
     }
 
-    /// Writes tensors; `packed` has the tensors of layers that are not written completely.
+    /// Writes tensors; `packed` is the layer of the last one.
     fn write_tensors(
         &self,
         writer: &mut Writer,
         planned: &[Planned],
         path: &Path,
-        packed: &mut HashMap<usize, HashMap<String, Vec<u8>>>,
+        packed: &mut Packed,
         progress: &dyn Fn(u64),
     ) -> Result<(), ConvertError> {
         let fault = |error| ConvertError::Write { path: path.to_owned(), error };
@@ -434,17 +444,18 @@ impl Plan<'_> {
                 writer.write(tensor.map_or(&[][..], |tensor| tensor.bytes())).map_err(fault)?;
                 continue;
             };
-            if !packed.contains_key(at) {
-                packed.insert(*at, self.packed(*at)?);
-                let shape = self.layers[*at].shape;
-                progress(shape.and_then(|shape| shape.elements()).unwrap_or(0));
+            if packed.layer != Some(*at) {
+                // The last layer's memory is free before this one is packed.
+                packed.tensors.clear();
+                packed.tensors = self.packed(*at)?;
+                packed.layer = Some(*at);
+                if packed.seen.insert(*at) {
+                    let shape = self.layers[*at].shape;
+                    progress(shape.and_then(|shape| shape.elements()).unwrap_or(0));
+                }
             }
-            let layer = packed.entry(*at).or_default();
-            let bytes = layer.remove(&entry.name).unwrap_or_default();
+            let bytes = packed.tensors.remove(&entry.name).unwrap_or_default();
             writer.write(&bytes).map_err(fault)?;
-            if layer.is_empty() {
-                packed.remove(at);
-            }
         }
         Ok(())
     }
