@@ -18,19 +18,45 @@ pub struct AtomicFolder {
 }
 
 impl AtomicFolder {
+    /// Whether a folder can get this name by a rename: before the work that fills it.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the path does not end in a name (`.`, `/`), or is a symbolic link or a mount point;
+    /// `AlreadyExists` if it exists and is no empty folder.
+    pub fn check(target: &Path) -> io::Result<()> {
+        let refused = |kind, what: &str| Err(io::Error::new(kind, what.to_owned()));
+        let invalid = |what: &str| refused(io::ErrorKind::InvalidInput, what);
+        // After a slash a link would be followed.
+        let target = &without_slash(target);
+        if target.file_name().is_none() {
+            return invalid("the path does not end in a folder's name");
+        }
+        let Ok(found) = target.symlink_metadata() else { return Ok(()) };
+        if found.is_symlink() {
+            return invalid("the path is a symbolic link; name the folder that it leads to");
+        }
+        let empty = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
+        if !empty {
+            let what = "the path exists and is no empty folder";
+            return refused(io::ErrorKind::AlreadyExists, what);
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            if std::fs::metadata(beside(target))?.dev() != found.dev() {
+                return invalid("the path is a mount point; name a new folder in it");
+            }
+        }
+        Ok(())
+    }
+
     /// Creates a folder whose mode follows the process's umask.
     ///
     /// # Errors
-    /// `AlreadyExists` if the target exists and is no empty folder; I/O errors.
+    /// Those of [`AtomicFolder::check`]; I/O errors.
     pub fn create(target: &Path) -> io::Result<Self> {
-        if target.symlink_metadata().is_ok() {
-            let empty = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
-            if !empty {
-                let what = "the path exists and is no empty folder";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-            }
-        }
-        let beside = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Self::check(target)?;
+        let target = &without_slash(target);
         let mut builder = Builder::new();
         #[cfg(unix)]
         {
@@ -38,7 +64,7 @@ impl AtomicFolder {
             builder.permissions(std::fs::Permissions::from_mode(0o777));
         }
         let mut all = pending();
-        let folder = builder.tempdir_in(beside.unwrap_or(Path::new(".")))?;
+        let folder = builder.tempdir_in(beside(target))?;
         all.insert(folder.path().to_owned());
         drop(all);
         Ok(Self { target: target.to_owned(), folder: Some(folder) })
@@ -67,6 +93,17 @@ impl AtomicFolder {
         }
         renamed
     }
+}
+
+/// A path without a slash at its end.
+fn without_slash(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// The folder that a path is in.
+fn beside(target: &Path) -> &Path {
+    let parent = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 impl Drop for AtomicFolder {

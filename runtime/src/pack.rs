@@ -50,6 +50,12 @@ impl Slots {
         slots.or_insert_with(|| Vec::with_capacity(all)).extend(bytes);
     }
 
+    /// Whether all codes of a component are this one; not if there are none, or if they have more bytes.
+    pub(crate) fn all_are(&self, component: Component, code: u8) -> bool {
+        let slots = self.components.get(&component);
+        slots.is_some_and(|slots| slots.iter().all(|slot| *slot == code))
+    }
+
     /// Sets the codes of weights, a byte each, in the order (expert, row, column).
     pub(crate) fn set_codes(&mut self, codes: Vec<u8>) {
         self.components.insert(Component::Code, codes);

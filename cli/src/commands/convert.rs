@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use quantloom::dsl::layout::Shape;
+use quantloom::runtime::atomic_folder::AtomicFolder;
 use quantloom::runtime::checkpoint::CheckpointFormat;
 use quantloom::runtime::convert::{Options, Output, Plan, PlannedLayer};
 
@@ -123,6 +124,7 @@ fn output(arguments: &Arguments) -> Result<Option<Output>> {
     if path.is_file() {
         bail!("--out {} is a file; a file's name ends in .safetensors or .gguf", path.display());
     }
+    AtomicFolder::check(&path).with_context(|| format!("--out {}", path.display()))?;
     Ok(Some(Output::Folder { path, shard_bytes: arguments.shard_size }))
 }
 

@@ -72,6 +72,11 @@ fn folders_are_new() {
     assert_eq!(format(&out), CheckpointFormat::Gptq);
     let again = convert(&golden_file("awq4"), &[&arguments[..], &["--force"]].concat());
     assert!(again.code == Some(1) && again.err.contains("new or empty"), "{again:?}");
+    let root = convert(
+        &golden_file("awq4"),
+        &["--to", "gptq", "--out", &text(&folder.path().join("none/.."))],
+    );
+    assert!(root.code == Some(1) && root.err.contains("a folder's name"), "{root:?}");
 }
 
 #[test]

@@ -237,7 +237,8 @@ pub(super) fn quark(scheme: &Scheme) -> Option<Map<String, Value>> {
         },
         "exclude": [],
         "layer_quant_config": {},
-        "export": {"pack_method": "order"},
+        "layer_type_quant_config": {},
+        "export": {"pack_method": "order", "kv_cache_group": []},
     }))
 }
 
@@ -280,7 +281,7 @@ fn modelopt(scheme: &Scheme) -> Option<Map<String, Value>> {
     let group = group_cols(level.group).max(16);
     object(json!({
         "quant_method": "modelopt", "quant_algo": algorithm, "group_size": group,
-        "exclude_modules": [],
+        "exclude_modules": [], "ignore": [],
     }))
 }
 

@@ -24,7 +24,7 @@ use super::gguf::{self, Gguf, GgufProblem};
 
 /// Larger headers are not read. The largest models have some 100,000 tensors, of about 100 bytes of
 /// header each, in many files.
-const MOST_HEADER_BYTES: u64 = 32 << 20;
+pub(super) const MOST_HEADER_BYTES: u64 = 32 << 20;
 
 /// How files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use quantloom_dsl::{Scheme, Store};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
+use super::files::MOST_HEADER_BYTES;
 use crate::atomic_file::AtomicFile;
 
 /// The full name of a layer's tensor: joined by a dot, or without one if the name starts with `_`.
@@ -88,7 +89,7 @@ pub struct Entry {
 ///
 /// # Errors
 /// `InvalidInput` if an entry's dimensions are not its bytes, or if two entries have one name,
-/// since readers would reject the file.
+/// or if the header is larger than what is read, since readers would reject the file.
 pub fn header(entries: &[Entry], metadata: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     let mut header = Map::new();
     header.insert(METADATA.to_owned(), json!(metadata));
@@ -114,6 +115,12 @@ pub fn header(entries: &[Entry], metadata: &BTreeMap<String, String>) -> std::io
         header.shift_remove(METADATA);
     }
     let text = Value::Object(header).to_string();
+    if text.len() as u64 > MOST_HEADER_BYTES - 8 {
+        return Err(invalid(format!(
+            "the header would have {} bytes, and {MOST_HEADER_BYTES} are read: write a folder of several files",
+            text.len()
+        )));
+    }
     let mut all = (text.len().next_multiple_of(8) as u64).to_le_bytes().to_vec();
     all.extend_from_slice(text.as_bytes());
     all.resize(all.len().next_multiple_of(8), b' ');

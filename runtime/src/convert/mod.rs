@@ -172,9 +172,9 @@ impl<'c> Plan<'c> {
             }
         }
         let (mut copied, beside) = others(checkpoint);
-        let matrices = float_matrices(checkpoint, &copied);
+        let not_quantised = not_quantised(checkpoint, format, &copied);
         let mut plans = variants.iter().zip(found).map(|(variant, mut layers)| {
-            let config = configured(&mut layers, variant, &matrices);
+            let config = configured(&mut layers, variant, &not_quantised);
             let missing = layers.iter().filter(|layer| layer.outcome.is_err()).count();
             (missing, layers, config)
         });
@@ -184,14 +184,20 @@ impl<'c> Plan<'c> {
                 best = Some(plan);
             }
         }
-        let (_, layers, config) = best.unwrap_or((0, unwritten, None));
+        let (_, layers, mut config) = best.unwrap_or((0, unwritten, None));
+        let same = format == checkpoint.format();
+        if let (true, Some(config), Some(source)) = (same, &mut config, checkpoint.config()) {
+            let of_cache = |key: &str| CACHE_KEYS.contains(&key) && keeps_cache(format);
+            let kept = source.value.iter().filter(|(key, _)| of_cache(key));
+            config.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
+        }
         let mut left_out: BTreeMap<String, u64> = BTreeMap::new();
         for (layer, name) in beside {
             if written(&layers, layer, name) {
                 continue;
             }
-            // The same format knows what they are.
-            if format == checkpoint.format() {
+            // The same format knows what they are, if its configuration still says it.
+            if same && (keeps_cache(format) || !CACHE_TENSORS.contains(&name)) {
                 copied.push(tensor_name(layer, name));
             } else {
                 *left_out.entry(name.to_owned()).or_default() += 1;
@@ -199,7 +205,10 @@ impl<'c> Plan<'c> {
         }
         copied.sort();
         let refused = refused(checkpoint, format, &copied);
-        Self { checkpoint, format, options, layers, copied, refused, left_out, config }
+        let mut plan =
+            Self { checkpoint, format, options, layers, copied, refused, left_out, config };
+        plan.refused.extend(plan.not_in_a_header());
+        plan
     }
 
     /// The layers, by name.
@@ -277,25 +286,35 @@ fn stored(
 ) -> Result<Storage, Refusal> {
     let shape = unpacked.shape();
     let mut nearest: Option<(String, Inexact, bool)> = None;
-    for storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
+    for mut storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
         let same_codes = storage.scheme.weight == unpacked.scheme().weight;
         let held = recode::recode(unpacked, &storage.scheme, storage.whole).and_then(|slots| {
+            let middle = storage.middle;
+            let middle = middle.is_some_and(|(_, code)| slots.all_are(Component::Zero, code));
+            let inexact = |what: String| Inexact::ReadBack(what);
+            if let Some(what) = output::unwritable(format, name, shape, &storage) {
+                return Err(inexact(what));
+            }
             let settings = serde_json::Value::Object(storage.settings.clone());
             let key = (format!("{} {settings}", storage.scheme), shape);
             if probed.contains(&key) {
-                return Ok(());
+                return Ok(middle);
             }
-            let inexact = |what: String| Inexact::ReadBack(what);
             let tensors = LayerTensors::new(name, shape, &storage, &slots);
             let tensors = tensors.map_err(|error| inexact(error.to_string()))?;
             let layers = [StoredLayer { name, shape, storage: &storage }];
             let config = (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what))?;
             proof::probe(format, &storage, shape, &tensors, config).map_err(inexact)?;
             probed.insert(key);
-            Ok(())
+            Ok(middle)
         });
         match held {
-            Ok(()) => return Ok(storage),
+            Ok(middle) => {
+                if let Some((setting, _)) = storage.middle {
+                    storage.settings.insert(setting.to_owned(), middle.into());
+                }
+                return Ok(storage);
+            }
             Err(why) => {
                 // Of those that came as near, one with the layer's codes, and the largest.
                 let rank = |why: &Inexact, same: bool| (why.depth(), same);
@@ -394,8 +413,54 @@ fn refused(
     found
 }
 
+/// Keys with which configurations say how attention's cache is quantised.
+const CACHE_KEYS: [&str; 3] = ["kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_quant_method"];
+
+/// Tensors of layers with the scales of attention's cache.
+const CACHE_TENSORS: [&str; 3] = ["k_scale", "v_scale", "kv_scale"];
+
+/// Whether a format says how attention's cache is quantised by [`CACHE_KEYS`]. Quark does so in the settings of
+/// layers, which are written anew.
+fn keeps_cache(format: CheckpointFormat) -> bool {
+    use CheckpointFormat::{CompressedTensors, Fp8, ModelOpt};
+    [CompressedTensors, ModelOpt, Fp8].contains(&format)
+}
+
+/// Keys with which configurations name the modules that are not quantised.
+const EXCLUDING: [&str; 5] =
+    ["ignore", "ignored_layers", "modules_to_not_convert", "exclude", "exclude_modules"];
+
+/// The modules that are not quantised, for the configuration: the copied matrices; what the source's own
+/// configuration says, patterns only within one format; and the head of a model, whose weight is that of the
+/// embedding where the files have none of its own.
+fn not_quantised(
+    checkpoint: &Checkpoint,
+    format: CheckpointFormat,
+    copied: &[String],
+) -> Vec<String> {
+    let mut found = float_matrices(checkpoint, copied);
+    let layers: Vec<&str> = checkpoint.layers().map(|(name, _)| name).collect();
+    let is_head = |name: &str| name.rsplit('.').next() == Some("lm_head");
+    let heads = || layers.iter().copied().chain(found.iter().map(String::as_str));
+    if !found.is_empty() && !heads().any(is_head) {
+        found.insert("lm_head".to_owned());
+    }
+    let said = checkpoint.config().into_iter().flat_map(|config| {
+        let lists = EXCLUDING.iter().filter_map(|key| config.value.get(*key)?.as_array());
+        lists.flatten().filter_map(serde_json::Value::as_str)
+    });
+    // Some readers look for a name anywhere in that of a layer.
+    let plain = |name: &&str| {
+        !name.contains(|c: char| "*?[]()^$|+\\:".contains(c))
+            && !layers.iter().any(|layer| layer.contains(name))
+    };
+    let same = format == checkpoint.format();
+    found.extend(said.filter(|name| same || plain(name)).map(str::to_owned));
+    found.into_iter().collect()
+}
+
 /// The names of the copied matrices, without `.weight`: modules that are not quantised.
-fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> Vec<String> {
+fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> BTreeSet<String> {
     let matrix = |name: &String| {
         let tensor = checkpoint.tensors().get(name)?;
         let float = float_format(tensor.dtype()).is_some() && tensor.shape().len() == 2;
@@ -403,8 +468,7 @@ fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> Vec<String> {
         let module = name.strip_suffix(".weight").filter(|module| float && *module != "ref")?;
         Some(module.to_owned())
     };
-    let found: BTreeSet<String> = copied.iter().filter_map(matrix).collect();
-    found.into_iter().collect()
+    copied.iter().filter_map(matrix).collect()
 }
 
 /// A layer that was read when the plan was made.

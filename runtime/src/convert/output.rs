@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{Plan, ProofError, proof, read, recode, values};
+use super::{Plan, ProofError, Refusal, proof, read, recode, values};
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointFormat, Entry, GgufEntry, Writer, default_keys,
-    element_dtype, element_number, gguf_header, header, tensor_name,
+    element_dtype, element_number, gguf_header, header, tensor_name, unwritable_in_gguf,
 };
 use crate::pack::Slots;
 use crate::unpacked::UnpackError;
@@ -139,6 +140,25 @@ fn gguf_entry(entry: &Entry, blocks: Option<(u32, Shape)>) -> GgufEntry {
     GgufEntry { name: entry.name.clone(), number, dims, bytes: entry.bytes }
 }
 
+/// Why a format cannot have one of a layer's tensors, for its name or its dimensions.
+pub(super) fn unwritable(
+    format: CheckpointFormat,
+    layer: &str,
+    shape: Shape,
+    storage: &Storage,
+) -> Option<String> {
+    if format != CheckpointFormat::Gguf {
+        return None;
+    }
+    let entries = entries(layer, shape, storage).ok()?;
+    entries.iter().find_map(|(entry, codes, _)| {
+        let blocks = storage.blocks.filter(|_| *codes).map(|blocks| (blocks.number(), shape));
+        let GgufEntry { name, dims, .. } = gguf_entry(entry, blocks);
+        let why = unwritable_in_gguf(&name, &dims)?;
+        Some(format!("the tensor {name:?}: {why}"))
+    })
+}
+
 /// A file that has one layer alone.
 pub(super) fn file_in_memory(
     format: CheckpointFormat,
@@ -208,6 +228,17 @@ struct Planned {
     gguf: GgufEntry,
 }
 
+/// The layer whose tensors are being written: one is in memory at a time. A layer whose tensors are apart is
+/// packed again.
+#[derive(Default)]
+struct Packed {
+    layer: Option<usize>,
+    /// By their full names, those that are not written yet.
+    tensors: HashMap<String, Vec<u8>>,
+    /// Layers that were packed before.
+    seen: HashSet<usize>,
+}
+
 enum Content {
     /// Of the layer at this position.
     Layer(usize),
@@ -235,6 +266,43 @@ impl Plan<'_> {
                 self.write_folder(path, *shard_bytes, &planned, progress)
             }
         }
+    }
+
+    /// What the output's header cannot have, found without the bytes of tensors: a tensor's name, or `the output`,
+    /// and why.
+    pub(super) fn not_in_a_header(&self) -> Option<(String, Refusal)> {
+        let refusal = |name: &str, what: String| Some((name.to_owned(), Refusal::Tensor(what)));
+        let mut planned = match self.planned() {
+            Ok(planned) => planned,
+            Err(ConvertError::Twice(name)) => {
+                return refusal(&name, "another tensor would have this name too".to_owned());
+            }
+            Err(error) => return refusal("the output", error.to_string()),
+        };
+        let known: HashSet<&String> = self.refused.iter().map(|(name, _)| name).collect();
+        planned.retain(|planned| !known.contains(&planned.entry.name));
+        let checked = if self.format == CheckpointFormat::Gguf {
+            self.gguf_header(&planned).map(drop)
+        } else {
+            // Each alone: how many are in one file is not known yet.
+            let alone =
+                |planned: &Planned| header(slice::from_ref(&planned.entry), &BTreeMap::new());
+            planned.iter().try_for_each(|planned| alone(planned).map(drop))
+        };
+        checked.err().and_then(|error| refusal("the output", error.to_string()))
+    }
+
+    /// The header of a GGUF file, and the alignment of its tensors.
+    fn gguf_header(&self, planned: &[Planned]) -> std::io::Result<(Vec<u8>, u64)> {
+        let (keys, alignment) = match self.checkpoint.tensors().gguf() {
+            Some(gguf) => (gguf.keys_to_write(), Some(gguf.aligned_to())),
+            None => {
+                let architecture = self.architecture().map_err(std::io::Error::other)?;
+                (default_keys(&architecture), None)
+            }
+        };
+        let tensors: Vec<GgufEntry> = planned.iter().map(|planned| planned.gguf.clone()).collect();
+        gguf_header(&keys, alignment, &tensors)
     }
 
     /// Every tensor, in the order of the source's file where that is a GGUF file, else by name.
@@ -270,14 +338,25 @@ impl Plan<'_> {
             Some(gguf) => gguf.in_order().into_iter().zip(0..).collect(),
             None => HashMap::new(),
         };
-        // Tensors of a layer stay together, where the source does not have them elsewhere.
+        let position = |name: &str| order.get(name).copied().unwrap_or(usize::MAX);
+        // Tensors of a layer are together, where its first one is in the source; GGUF files of GGUF files keep
+        // their order.
+        let together = self.format != CheckpointFormat::Gguf;
+        let mut firsts = vec![usize::MAX; self.layers.len()];
+        for planned in &all {
+            if let Content::Layer(at) = planned.content {
+                firsts[at] = firsts[at].min(position(&planned.entry.name));
+            }
+        }
         all.sort_by_cached_key(|planned| {
             let name = &planned.entry.name;
-            let group = match planned.content {
-                Content::Layer(at) => self.layers[at].name.clone(),
-                Content::Copied => name.clone(),
+            let own = position(name);
+            let (first, group) = match planned.content {
+                Content::Layer(at) if together => (firsts[at], self.layers[at].name.clone()),
+                Content::Layer(at) => (own, self.layers[at].name.clone()),
+                Content::Copied => (own, name.clone()),
             };
-            (order.get(name.as_str()).copied().unwrap_or(usize::MAX), group, name.clone())
+            (first, group, own, name.clone())
         });
         Ok(all)
     }
@@ -291,20 +370,14 @@ impl Plan<'_> {
         let fault = |error| ConvertError::Write { path: path.to_owned(), error };
         let entries: Vec<Entry> = planned.iter().map(|planned| planned.entry.clone()).collect();
         let writer = if self.format == CheckpointFormat::Gguf {
-            let (keys, alignment) = match self.checkpoint.tensors().gguf() {
-                Some(gguf) => (gguf.keys_to_write(), Some(gguf.aligned_to())),
-                None => (default_keys(&self.architecture()?), None),
-            };
-            let tensors: Vec<GgufEntry> =
-                planned.iter().map(|planned| planned.gguf.clone()).collect();
-            let (header, alignment) = gguf_header(&keys, alignment, &tensors).map_err(fault)?;
+            let (header, alignment) = self.gguf_header(planned).map_err(fault)?;
             Writer::after(path, &header, entries, alignment)
         } else {
             let source = self.checkpoint.tensors().all_metadata();
             Writer::create(path, entries, &metadata(source, self.config.as_ref()))
         };
         let mut writer = writer.map_err(fault)?;
-        self.write_tensors(&mut writer, planned, path, &mut HashMap::new(), progress)?;
+        self.write_tensors(&mut writer, planned, path, &mut Packed::default(), progress)?;
         let file = writer.whole().map_err(fault)?;
         proof::compare(self, &Checkpoint::open(file.path())?, progress)?;
         file.keep().map_err(fault)
@@ -321,7 +394,7 @@ impl Plan<'_> {
         let folder = AtomicFolder::create(path).map_err(fault)?;
         let shards = shards(planned, shard_bytes);
         let mut map = Map::new();
-        let mut packed = HashMap::new();
+        let mut packed = Packed::default();
         for (at, shard) in shards.iter().enumerate() {
             let name = match shards.len() {
                 1 => "model.safetensors".to_owned(),
@@ -355,13 +428,13 @@ impl Plan<'_> {
         folder.keep().map_err(fault)
     }
 
-    /// Writes tensors; `packed` has the tensors of layers that are not written completely.
+    /// Writes tensors; `packed` is the layer of the last one.
     fn write_tensors(
         &self,
         writer: &mut Writer,
         planned: &[Planned],
         path: &Path,
-        packed: &mut HashMap<usize, HashMap<String, Vec<u8>>>,
+        packed: &mut Packed,
         progress: &dyn Fn(u64),
     ) -> Result<(), ConvertError> {
         let fault = |error| ConvertError::Write { path: path.to_owned(), error };
@@ -371,17 +444,18 @@ impl Plan<'_> {
                 writer.write(tensor.map_or(&[][..], |tensor| tensor.bytes())).map_err(fault)?;
                 continue;
             };
-            if !packed.contains_key(at) {
-                packed.insert(*at, self.packed(*at)?);
-                let shape = self.layers[*at].shape;
-                progress(shape.and_then(|shape| shape.elements()).unwrap_or(0));
+            if packed.layer != Some(*at) {
+                // The last layer's memory is free before this one is packed.
+                packed.tensors.clear();
+                packed.tensors = self.packed(*at)?;
+                packed.layer = Some(*at);
+                if packed.seen.insert(*at) {
+                    let shape = self.layers[*at].shape;
+                    progress(shape.and_then(|shape| shape.elements()).unwrap_or(0));
+                }
             }
-            let layer = packed.entry(*at).or_default();
-            let bytes = layer.remove(&entry.name).unwrap_or_default();
+            let bytes = packed.tensors.remove(&entry.name).unwrap_or_default();
             writer.write(&bytes).map_err(fault)?;
-            if layer.is_empty() {
-                packed.remove(at);
-            }
         }
         Ok(())
     }
@@ -413,14 +487,14 @@ impl Plan<'_> {
         Ok(name.unwrap_or("unknown").to_owned())
     }
 
-    /// Copies the tokenizer and other texts of the source's folder.
+    /// Copies the tokenizer, other texts and the model's own code of the source's folder.
     fn copy_small_files(&self, folder: &Path) -> std::io::Result<()> {
         let Some(source) = self.checkpoint.folder() else { return Ok(()) };
         for entry in std::fs::read_dir(source)? {
             let path = entry?.path();
             let (Some(name), Some(kind)) = (path.file_name(), path.extension()) else { continue };
             let small =
-                ["json", "txt", "model", "jinja", "tiktoken"].iter().any(|end| kind == *end);
+                ["json", "txt", "model", "jinja", "tiktoken", "py"].iter().any(|end| kind == *end);
             let told = ["quantize_config.json", "quant_config.json", "hf_quant_config.json"];
             let ours = folder.join(name).exists()
                 || name.to_string_lossy().ends_with(".index.json")

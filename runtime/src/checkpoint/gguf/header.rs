@@ -26,7 +26,7 @@ pub(in super::super) const MAGIC: &[u8; 4] = b"GGUF";
 /// More keys than this are not read; files have some 50.
 const MOST_KEYS: u64 = 1 << 16;
 /// More tensors than this are not read; the largest models have some 2,000.
-const MOST_TENSORS: u64 = 1 << 17;
+pub(super) const MOST_TENSORS: u64 = 1 << 17;
 /// Longer keys and names are not read: the format's own limit for keys.
 const MOST_NAME: u64 = (1 << 16) - 1;
 /// The alignment of a file that says none.

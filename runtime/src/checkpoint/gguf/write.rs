@@ -8,7 +8,7 @@ use std::io;
 
 use safetensors::Dtype;
 
-use super::header::{ALIGNMENT, MAGIC};
+use super::header::{ALIGNMENT, MAGIC, MOST_TENSORS};
 use super::types::{Content, TYPES};
 use super::value::GgufType;
 use super::{Gguf, QUANTIZATION_VERSION};
@@ -75,12 +75,16 @@ impl Gguf {
 /// The header of a file, up to the first tensor's bytes, and the alignment of the tensors.
 ///
 /// # Errors
-/// `InvalidInput`: two tensors of one name; a tensor that [`unwritable`] refuses.
+/// `InvalidInput`: more tensors than are read; two tensors of one name; a tensor that [`unwritable`] refuses.
 pub(crate) fn header(
     keys: &[EncodedKey],
     alignment: Option<u64>,
     entries: &[GgufEntry],
 ) -> io::Result<(Vec<u8>, u64)> {
+    if entries.len() as u64 > MOST_TENSORS {
+        let what = format!("{} tensors; {MOST_TENSORS} are read of a GGUF file", entries.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     let alignment = alignment.unwrap_or(ALIGNMENT);
     let mut header = MAGIC.to_vec();
     header.extend(VERSION.to_le_bytes());

@@ -3,6 +3,8 @@
 //! Its releases from 0.20 on refuse files with act-order (`actorder: group`), which the reader takes: none is
 //! written.
 
+use std::iter;
+
 use serde_json::{Map, Value, json};
 
 use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
@@ -121,7 +123,8 @@ fn settings(storage: &Storage) -> Option<Value> {
     Some(Value::Object(group))
 }
 
-/// One group of layers for each setting. The only one targets a class, as the software writes it.
+/// One group of layers for each setting. The only one targets a class, as the software writes it, and
+/// embeddings, which are of another class, by name.
 fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let mut groups: Vec<(&Map<String, Value>, Vec<&str>)> = Vec::new();
     for layer in layers {
@@ -139,8 +142,11 @@ fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     };
     let group = |(at, (settings, names)): (usize, (&Map<String, Value>, Vec<&str>))| {
         let mut group = settings.clone();
-        let targets = if one { json!(["Linear"]) } else { json!(names) };
-        group.insert("targets".to_owned(), targets);
+        let targets: Vec<&str> = match one {
+            true => iter::once("Linear").chain(names.into_iter().filter(is_embedding)).collect(),
+            false => names,
+        };
+        group.insert("targets".to_owned(), targets.into());
         (format!("group_{at}"), Value::Object(group))
     };
     let groups: Map<String, Value> = groups.into_iter().enumerate().map(group).collect();
@@ -152,4 +158,11 @@ fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
         "ignore": others,
     });
     Ok(config.as_object().cloned())
+}
+
+/// Whether a layer is an embedding by the names that models give to it: `embed_tokens`, `word_embeddings`,
+/// `token_embd`, `wte`.
+fn is_embedding(name: &&str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    ["embed", "embd"].iter().any(|part| last.contains(part)) || ["wte", "wpe"].contains(&last)
 }

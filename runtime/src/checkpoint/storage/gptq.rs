@@ -47,13 +47,12 @@ fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {
             };
             let order = wanted.from.index.is_some();
             let extras = if order { Extras::None } else { Extras::TrivialIndex };
-            // Without zero points of its own the layer's smallest code becomes 0.
-            let middle = -wanted.from.weight.range().0 == f64::from(1 << (bits - 1));
-            let symmetric = !wanted.is_asymmetric() && middle;
             let settings = json!({
-                "bits": bits, "group_size": wanted.group_size(), "desc_act": order, "sym": symmetric,
+                "bits": bits, "group_size": wanted.group_size(), "desc_act": order, "sym": false,
             });
-            found.push(Storage { extras, whole: WHOLE, ..storage.with(settings) });
+            let middle = u8::try_from((1 << (bits - 1)) - plus).ok();
+            let middle = middle.map(|middle| ("sym", middle));
+            found.push(Storage { extras, whole: WHOLE, middle, ..storage.with(settings) });
         }
     }
     found
@@ -62,20 +61,59 @@ fn storages(wanted: &Wanted<'_>, plus: u32) -> Vec<Storage> {
 /// The settings of most layers, and rules for the others.
 fn config(layers: &[StoredLayer<'_>], others: &[String], version: &str) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
+    // Software may take the middle for each zero point then: only if it is so in all layers.
+    let symmetric = layers.iter().all(|layer| layer.storage.settings["sym"] == true);
+    let settings = |layer: &StoredLayer<'_>| {
+        let mut settings = layer.storage.settings.clone();
+        settings.insert("sym".to_owned(), symmetric.into());
+        settings
+    };
+    let all = settings(first);
     let mut config = Map::new();
     config.insert("quant_method".to_owned(), "gptq".into());
-    config.extend(first.storage.settings.clone());
+    config.extend(all.clone());
     config.insert("checkpoint_format".to_owned(), version.into());
     let mut dynamic = Map::new();
-    for layer in layers.iter().filter(|layer| layer.storage.settings != first.storage.settings) {
-        let settings = Value::Object(layer.storage.settings.clone());
-        dynamic.insert(format!("+:^{}$", fancy_regex::escape(layer.name)), settings);
+    for layer in layers {
+        let own = settings(layer);
+        if own != all {
+            let key = format!("+:^{}$", fancy_regex::escape(layer.name));
+            dynamic.insert(key, Value::Object(own));
+        }
     }
     for name in others {
         dynamic.insert(format!("-:^{}$", fancy_regex::escape(name)), json!({}));
+    }
+    for (name, rule) in of_fused(&dynamic) {
+        dynamic.insert(name, rule);
+    }
+    // vLLM asks for it before it looks for the tensors.
+    if layers.iter().any(|layer| layer.name.rsplit('.').next() == Some("lm_head")) {
+        config.insert("lm_head".to_owned(), true.into());
     }
     if !dynamic.is_empty() {
         config.insert("dynamic".to_owned(), Value::Object(dynamic));
     }
     Ok(Some(config))
+}
+
+/// Layers that vLLM multiplies as one, which it looks up by another name.
+const FUSED: [(&str, &[&str]); 2] =
+    [("qkv_proj", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj", &["gate_proj", "up_proj"])];
+
+/// The rules of fused layers all of whose parts have one rule.
+fn of_fused(dynamic: &Map<String, Value>) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for (fused, parts) in FUSED {
+        for (key, rule) in dynamic {
+            let Some(start) = key.strip_suffix(&format!("{}$", parts[0])) else { continue };
+            if !(start.ends_with('.') || start.ends_with('^')) {
+                continue;
+            }
+            if parts.iter().all(|part| dynamic.get(&format!("{start}{part}$")) == Some(rule)) {
+                found.push((format!("{start}{fused}$"), rule.clone()));
+            }
+        }
+    }
+    found
 }

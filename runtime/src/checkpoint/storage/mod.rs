@@ -41,6 +41,8 @@ pub(crate) struct Storage {
     pub(crate) blocks: Option<BlockType>,
     /// N and K are multiples of these.
     pub(crate) whole: (u64, u64),
+    /// A setting that is true if all zero points are stored as this code.
+    pub(crate) middle: Option<(&'static str, u8)>,
 }
 
 /// A layer of a file: its name, its shape and how it is stored.
@@ -107,11 +109,6 @@ impl Wanted<'_> {
     fn is_integer(&self) -> bool {
         let codes = 0..1u32 << self.bits();
         codes.map(|code| self.from.weight.decode(code)).all(|value| value.fract() == 0.0)
-    }
-
-    /// Whether weights have zero points or shifts.
-    fn is_asymmetric(&self) -> bool {
-        self.from.zero.is_some() || !self.from.shifts.is_empty()
     }
 
     /// Whether x is quantised.
@@ -200,7 +197,8 @@ impl Wanted<'_> {
         // Read again: a reader has the stores in the order of clauses.
         let scheme = parse(&scheme.to_string()).ok()?;
         let (label, settings) = (label.into(), Map::new());
-        Some(Storage { scheme, label, settings, extras: Extras::None, blocks: None, whole: (1, 1) })
+        let (extras, blocks, whole, middle) = (Extras::None, None, (1, 1), None);
+        Some(Storage { scheme, label, settings, extras, blocks, whole, middle })
     }
 }
 

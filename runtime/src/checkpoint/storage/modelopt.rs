@@ -72,6 +72,9 @@ fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
         let layers: Map<String, Value> = layers.iter().map(of).collect();
         config.insert("quantized_layers".to_owned(), Value::Object(layers));
     }
-    config.insert("exclude_modules".to_owned(), others.into());
+    // ModelOpt's name, and the one that vLLM reads in a configuration without `quantization`.
+    for name in ["exclude_modules", "ignore"] {
+        config.insert(name.to_owned(), others.into());
+    }
     Ok(Some(config))
 }

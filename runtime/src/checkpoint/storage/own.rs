@@ -10,7 +10,7 @@ pub(super) const VARIANTS: &[Variant] = &[Variant { stores: "every scheme", stor
 fn storages(wanted: &Wanted<'_>) -> Vec<Storage> {
     let (scheme, label) = (wanted.from.clone(), wanted.from.weight.to_string());
     let (settings, extras) = (Map::new(), Extras::None);
-    vec![Storage { scheme, label, settings, extras, blocks: None, whole: (1, 1) }]
+    vec![Storage { scheme, label, settings, extras, blocks: None, whole: (1, 1), middle: None }]
 }
 
 fn config(layers: &[StoredLayer<'_>], _: &[String]) -> Configuration {

@@ -98,8 +98,10 @@ fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
         "quant_method": "quark",
         "global_quant_config": first.storage.settings,
         "layer_quant_config": special,
+        // vLLM asks for the length of both.
+        "layer_type_quant_config": {},
         "exclude": others,
-        "export": { "pack_method": "order" },
+        "export": { "pack_method": "order", "kv_cache_group": [] },
     });
     Ok(config.as_object().cloned())
 }
