@@ -199,7 +199,9 @@ fn a_thread_that_waits_goes_back_to_what_it_waits_for() {
             }
         });
         scope.spawn(|_| {
-            (0..2000).for_each(|_| drop(rayon::join(product, product)));
+            (0..2000).for_each(|_| {
+                rayon::join(product, product);
+            });
             done.store(true, Ordering::SeqCst);
         });
     });
