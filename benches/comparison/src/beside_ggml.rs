@@ -14,7 +14,7 @@ use crate::ours;
 struct Case {
     name: &'static str,
     scheme: &'static str,
-    /// The best of these, for each number of tokens, stands beside ours.
+    /// Ours is compared with the fastest of these, for each number of tokens.
     kinds: &'static [Kind],
 }
 

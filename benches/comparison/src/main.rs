@@ -33,7 +33,7 @@ const TOKENS: [usize; 4] = [1, 8, 32, 128];
 /// Both sides take all threads; RAYON_NUM_THREADS=2 limits both.
 #[derive(Parser)]
 struct Arguments {
-    /// Whose products stand beside ours
+    /// Whose products ours are compared with
     #[arg(long, value_enum, default_value_t = Peer::Candle)]
     against: Peer,
     /// Seconds of a cell of the table
