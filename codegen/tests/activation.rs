@@ -153,7 +153,7 @@ fn problems(
 /// several blocks a row, several iterations a thread. A case is a quantiser, a type and a shape.
 #[test]
 fn the_operand_is_the_references() {
-    let share = Share::new(40, 3);
+    let share = Share::new(40, 6);
     let shapes = [(200, 256), (300, 320), (130, 256), (77, 80), (2056, 2304), (5128, 5248)];
     for (number, one) in all().iter().enumerate() {
         for (turn, own) in OWN.into_iter().enumerate() {
@@ -349,7 +349,7 @@ fn kernels_of_each_quantiser_assemble() {
     let cases = quantisers.iter().enumerate().flat_map(|(number, one)| {
         targets.into_iter().enumerate().map(move |(at, sm)| (number, one, at, sm))
     });
-    Share::new(6, 2).of(cases).par_iter().for_each(|&(number, one, at, sm)| {
+    Share::new(6, 4).of(cases).par_iter().for_each(|&(number, one, at, sm)| {
         let own = OWN[(number + at) % 3];
         let shape = [(8192, 8192), (28_672, 28_672), (1000, 1024)][(number + 2 * at) % 3];
         for problem in problems(one, own, sm, shape) {

@@ -74,7 +74,7 @@ const ASSEMBLED: [(&str, (u32, u32), &[u32]); 6] = [
 /// The kernels of the catalogue; a case is a scheme with a target, a shape and M.
 #[test]
 fn kernels_of_the_catalogue_assemble() {
-    let share = Share::new(20, 4);
+    let share = Share::new(20, 8);
     let Some(ptxas) = ptxas::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();

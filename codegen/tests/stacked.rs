@@ -159,7 +159,7 @@ fn products_of_experts_are_right() {
 /// All pairs on one expert: as many token blocks as there can be of one; and no pair has an expert.
 #[test]
 fn one_expert_takes_all_or_none_takes_any() {
-    let (share, mut case) = (Share::new(6, 2), 0);
+    let (share, mut case) = (Share::new(6, 4), 0);
     for (number, text) in SCHEMES[..2].iter().enumerate() {
         let scheme = scheme(*text);
         for (product, routing) in [
@@ -230,7 +230,7 @@ fn keys_of_products_of_experts_give_kernels() {
 /// Rows of pairs in 16 bits are those in f32, rounded: by every schedule on every target, also of odd length.
 #[test]
 fn rows_of_pairs_are_rounded() {
-    let (share, routed) = (Share::new(3, 1), (9, Routing::Random));
+    let (share, routed) = (Share::new(3, 2), (9, Routing::Random));
     let all: Vec<_> = TARGETS.into_iter().enumerate().collect();
     let done = all.par_iter().map(|&(number, sm)| {
         let (text, n) = (SCHEMES[number % 2], 40 + (number as u32 % 2) * 5);
@@ -409,7 +409,7 @@ fn kernels_of_experts(
 /// and a target.
 #[test]
 fn kernels_of_experts_compile() {
-    let share = Share::new(108, 24);
+    let share = Share::new(108, 48);
     let tokens: &[u32] = if sweep::is_asked() { &[1, 16, 64, 1024] } else { &[4, 64] };
     let schemes = catalogue();
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());

@@ -158,7 +158,7 @@ fn products_of_large_tiles_are_right() {
 /// The tiles of a large product that tuning measures.
 #[test]
 fn tiles_assemble() {
-    let share = Share::new(29, 12);
+    let share = Share::new(29, 24);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
     for (of, scheme) in ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "nibbles"]

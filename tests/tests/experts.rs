@@ -188,7 +188,7 @@ fn a_scale_over_all_tokens_is_not_computed_in_pieces() {
     let text = "s { weight: i8, scale: f32 per channel, pack: [k, n], \
                 activation: i8 { scale: f32 per tensor from amax / 127 } }";
     let scheme = quantloom_dsl::parse(text).unwrap();
-    let every = Share::new(12, 2).parts();
+    let every = Share::new(12, 4).parts();
     conforms(&ExpertSuite { every, seeds: vec![0], ..ExpertSuite::default() }, &scheme);
     let drawn = drawn(SMALL, 300);
     let mut options = ExpertOptions::default();

@@ -31,7 +31,7 @@ fn run(scheme: &Scheme, backend: &dyn Backend, seed: u64) -> Result<Summary, Fai
 /// Products of the schemes on the targets; a case is a scheme on a target.
 fn compared(schemes: &[Scheme]) {
     let cases: Vec<_> = schemes.iter().flat_map(|s| TARGETS.map(|target| (s, target))).collect();
-    let cases = Share::new(6, 1).of(cases.into_iter().enumerate());
+    let cases = Share::new(6, 2).of(cases.into_iter().enumerate());
     let wrong = cases.par_iter().filter_map(|(number, (scheme, target))| {
         let device = GpuDevice::new(Simulator::new(target).unwrap());
         match run(scheme, &device, *number as u64 % 6) {

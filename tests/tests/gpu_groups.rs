@@ -27,7 +27,7 @@ fn scheme(weight: &str, rest: &str, activation: &str) -> Scheme {
 /// Products of the schemes on the targets, in the range of seeds of one of them; a case is a scheme on a
 /// target.
 fn compared(schemes: &[Scheme], targets: &[&str]) {
-    all_compared(&Share::new(14, 2).of(cases(schemes, targets).into_iter().enumerate()));
+    all_compared(&Share::new(14, 4).of(cases(schemes, targets).into_iter().enumerate()));
 }
 
 fn cases<'s>(schemes: &'s [Scheme], targets: &[&'s str]) -> Vec<(&'s Scheme, &'s str)> {
@@ -214,7 +214,7 @@ fn static_scales_of_x_belong_to_an_expert() {
     let suite =
         Suite { shapes: SHAPES.to_vec(), tokens: TOKENS.to_vec(), seeds: vec![3], every: 1 };
     let portable = CpuDevice::portable();
-    let share = Share::new(2, 1);
+    let share = Share::new(2, 2);
     for (number, scheme) in schemes.iter().enumerate() {
         suite.run(scheme, &[&portable], &|_| {}).remove(0).unwrap_or_else(|why| panic!("{why}"));
         for (at, target) in ["sm_90a", "wgsl"].into_iter().enumerate() {

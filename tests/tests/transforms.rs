@@ -13,6 +13,7 @@ use quantloom_dsl::{Scheme, Store};
 use quantloom_kernels::catalogue;
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tests::{Random, parts};
+use rayon::prelude::*;
 
 /// A multiple of every group and word, and a multiple of nothing.
 fn shapes(scheme: &Scheme) -> [Shape; 2] {
@@ -49,8 +50,8 @@ fn random(scheme: &Scheme, shape: Shape, random: &mut Random) -> PlainCodes {
 
 #[test]
 fn packing_and_unpacking_are_the_references() {
-    let mut numbers = Random(1);
-    for scheme in catalogue() {
+    catalogue().par_iter().enumerate().for_each(|(number, scheme)| {
+        let mut numbers = Random(number as u64);
         // Every layout of the catalogue supports a partial shape: addresses beyond the shape are
         // holes.
         for shape in shapes(scheme) {
@@ -67,7 +68,7 @@ fn packing_and_unpacking_are_the_references() {
             assert!(unpack(scheme, shape, &packed).unwrap() == plain, "{case}: read(write(x))");
             decoded(scheme, &plain, &ours, &case);
         }
-    }
+    });
 }
 
 /// The runtime's unpacking: codes are unchanged, and weights agree with the formula.

@@ -148,7 +148,7 @@ fn sources(name: &str) -> Vec<(String, String)> {
 
 /// The kernels of a target are compiled without a complaint: a few by `cargo test`, all by `.ci/run`.
 fn all_clean(name: &str, complaint: impl Fn(&str) -> Option<String> + Sync) {
-    let sources = Share::new(4, 1).of(sources(name));
+    let sources = Share::new(4, 2).of(sources(name));
     let wrong = sources.par_iter().filter_map(|(kernel, source)| {
         complaint(source).map(|complaint| format!("{kernel}: {complaint}"))
     });
@@ -187,7 +187,7 @@ fn kernels_compile_for_amd_without_spills() {
 #[test]
 fn kernels_are_wgsl() {
     for name in ["wgsl", "wgsl_subgroups"] {
-        for (_, source) in Share::new(8, 2).of(sources(name)) {
+        for (_, source) in Share::new(8, 4).of(sources(name)) {
             crate::wgsl::check_on(name, &source);
         }
     }
