@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::{
-    Arrangement, Choice, Executor as _, Launch, NativePart, Products, Request, Slot,
+    Arrangement, Choice, Executor as _, Launch, NativeBuffer, Products, Request, Slot,
 };
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
@@ -58,7 +58,7 @@ impl Products for ByHand {
         Ok(None)
     }
 
-    fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, _: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Ok(Vec::new())
     }
 

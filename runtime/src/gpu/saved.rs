@@ -15,7 +15,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 
 use super::executor::Executor;
-use super::native::NativePart;
+use super::native::NativeBuffer;
 use super::products::Request;
 use super::static_inputs::StaticInputs;
 use super::stored::Filled;
@@ -190,7 +190,7 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         let name = buffer_name(request.input_dtype, part.role);
         let stored = order.map_or(self.shape, |order| order.shape(self.shape));

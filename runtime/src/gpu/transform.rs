@@ -1,6 +1,6 @@
-//! A transform of a part: from stores to the native buffer, or back.
+//! A transform: from stores to a native buffer, or back.
 //!
-//! In: what a product asks for, a part of it, and bytes. Out: a [`Transform`], whose kernel can be queued
+//! In: what a product asks for, one of its native buffers, and bytes. Out: a [`Transform`], whose kernel can be queued
 //! again and again, as when it is timed; `transformed` runs one once.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use quantloom_dsl::layout::Shape;
 
 use super::device::GpuDevice;
 use super::executor::{Executor, Launch, Slot};
-use super::native::NativePart;
+use super::native::NativeBuffer;
 use super::products::Request;
 use crate::column_order::{ColumnOrder, NO_COLUMN};
 use crate::op::{NotScheduled, ProductError};
@@ -74,7 +74,7 @@ impl<E: Executor> Transform<E> {
 }
 
 impl<E: Executor> GpuDevice<E> {
-    /// The transform from stores to a part's native buffer, with the order of the columns if they are
+    /// The transform from stores to a native buffer, with the order of the columns if they are
     /// sorted.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl<E: Executor> GpuDevice<E> {
     pub fn to_native(
         &self,
         request: &Request<'_>,
-        part: &NativePart,
+        part: &NativeBuffer,
         order: Option<&ColumnOrder>,
         stored: Stored<'_, '_>,
     ) -> Result<Transform<E>, ProductError> {
@@ -104,14 +104,14 @@ impl<E: Executor> GpuDevice<E> {
         Transform::new(self.shared(), &moves.to_native, shape, &read)
     }
 
-    /// The transform from a part's native buffer to its only store.
+    /// The transform from a native buffer to its only store.
     ///
     /// # Errors
     /// Why the source has none, or what the device says.
     pub fn from_native(
         &self,
         request: &Request<'_>,
-        part: &NativePart,
+        part: &NativeBuffer,
         native: &[u8],
     ) -> Result<Transform<E>, ProductError> {
         let moves = self.executor().source().moves(request, part)?;

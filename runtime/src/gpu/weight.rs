@@ -13,7 +13,7 @@ use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
-use super::native::NativePart;
+use super::native::NativeBuffer;
 use super::plan::Plan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
@@ -49,8 +49,8 @@ pub(super) struct Product<E: Executor> {
     pub(super) order: Option<Arc<Order<E::Memory>>>,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
-    /// Products of several types share the parts that are alike.
-    pub(super) parts: Vec<Arc<Part<E::Memory>>>,
+    /// Products of several types share the buffers that are alike.
+    pub(super) parts: Vec<Arc<DeviceBuffer<E::Memory>>>,
     /// By M.
     choices: Mutex<BTreeMap<u64, Choice>>,
     /// By M.
@@ -79,7 +79,7 @@ pub(super) trait Filling<M> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<M>, ProductError>;
 }
 
@@ -102,15 +102,15 @@ impl<E: Executor> Filling<E::Memory> for Packed<'_, E> {
         &mut self,
         _: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         packed(self.executor, self.weight, order, part)
     }
 }
 
 /// A constant buffer on the device.
-pub(super) struct Part<M> {
-    pub(super) native: NativePart,
+pub(super) struct DeviceBuffer<M> {
+    pub(super) native: NativeBuffer,
     pub(super) memory: Arc<M>,
     bytes: u64,
     /// How it was filled, where that is no matter of course.
@@ -211,7 +211,7 @@ impl<E: Executor> GpuWeight<E> {
                     None => {
                         let Filled { memory, bytes, note } =
                             filling.fill(&request, order, &native)?;
-                        Arc::new(Part { native, memory: Arc::new(memory), bytes, note })
+                        Arc::new(DeviceBuffer { native, memory: Arc::new(memory), bytes, note })
                     }
                 });
             }
@@ -251,8 +251,8 @@ impl<E: Executor> GpuWeight<E> {
 
     /// Each native buffer once: its name with the first type of x that reads it, what it holds, its
     /// memory.
-    pub(super) fn buffers(&self) -> Vec<(String, &NativePart, &E::Memory)> {
-        let mut buffers: Vec<(String, &Arc<Part<E::Memory>>)> = Vec::new();
+    pub(super) fn buffers(&self) -> Vec<(String, &NativeBuffer, &E::Memory)> {
+        let mut buffers: Vec<(String, &Arc<DeviceBuffer<E::Memory>>)> = Vec::new();
         for product in &self.products {
             for part in &product.parts {
                 if buffers.iter().all(|(_, known)| !Arc::ptr_eq(known, part)) {
@@ -289,7 +289,7 @@ impl<E: Executor> GpuWeight<E> {
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
         let mut products: Vec<Product<E>> = Vec::new();
-        type Copied<'p, M> = (&'p Arc<Part<M>>, Arc<Part<M>>);
+        type Copied<'p, M> = (&'p Arc<DeviceBuffer<M>>, Arc<DeviceBuffer<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
         for product in &self.products {
             let mut parts = Vec::new();
@@ -300,7 +300,8 @@ impl<E: Executor> GpuWeight<E> {
                         let bytes = self.executor.download(&part.memory)?;
                         let memory = Arc::new(self.executor.upload(&bytes)?);
                         let (native, note) = (part.native.clone(), part.note.clone());
-                        let copy = Arc::new(Part { native, memory, bytes: part.bytes, note });
+                        let copy =
+                            Arc::new(DeviceBuffer { native, memory, bytes: part.bytes, note });
                         copies.push((part, copy.clone()));
                         copy
                     }
@@ -334,7 +335,7 @@ impl<E: Executor> GpuWeight<E> {
     /// [`ProductError::NotScheduled`] where products read no such component or no transform leads
     /// back, or what the device says.
     pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
-        let holds = |part: &&Arc<Part<E::Memory>>| part.native.holds(component);
+        let holds = |part: &&Arc<DeviceBuffer<E::Memory>>| part.native.holds(component);
         let of = |product: &'_ Product<E>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || NotScheduled::NoComponent(component);
@@ -342,7 +343,7 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        // SAFETY: the source's own key for this part of the request.
+        // SAFETY: the source's own key for this buffer of the request.
         let (memory, _) =
             unsafe { transformed(executor, &moves.from_native, shape, &[&part.memory]) }?;
         executor.download(&memory).map_err(Into::into)
@@ -376,7 +377,7 @@ impl<E: Executor> GpuWeight<E> {
     fn downloaded(
         &self,
         element: FloatFormat,
-        wanted: impl Fn(&NativePart) -> bool,
+        wanted: impl Fn(&NativeBuffer) -> bool,
     ) -> Result<Option<Vec<u8>>, E::Error> {
         let product = self.products.iter().find(|product| product.element == element);
         let mut parts = product.into_iter().flat_map(|product| &product.parts);

@@ -17,7 +17,7 @@ use quantloom_runtime::driver::{
 };
 use quantloom_runtime::experts::{ExpertMatrices, ExpertOptions};
 use quantloom_runtime::gpu::{
-    Arrangement, Choice, ExpertKernels, ExpertRequest, GpuDevice, NativePart, PlanKey, Products,
+    Arrangement, Choice, ExpertKernels, ExpertRequest, GpuDevice, NativeBuffer, PlanKey, Products,
     Request, RoutedBy, Stacked, StackedChoice, Trusted,
 };
 use quantloom_runtime::source::{
@@ -63,7 +63,7 @@ impl<D: Fake> Products for Layer<D> {
         Ok(None)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Sums::<D>(PhantomData).native(request)
     }
 

@@ -16,7 +16,7 @@ use quantloom::codegen::jit::Jit;
 use quantloom::codegen::target::target;
 use quantloom::runtime::backend::Backend;
 use quantloom::runtime::gpu::{
-    Arrangement, Choice, Executor as _, GpuDevice, Launch, NativePart, Products, Request, Slot,
+    Arrangement, Choice, Executor as _, GpuDevice, Launch, NativeBuffer, Products, Request, Slot,
 };
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{
@@ -191,7 +191,7 @@ where
         Jit.arrangement(request)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Jit.native(request)
     }
 

@@ -2,7 +2,7 @@
 //! range, the buffer allows the access, the target has the instruction.
 
 use super::{Findings, VerifyErrorKind};
-use crate::ir::operation::{Expected, Part, Place};
+use crate::ir::operation::{Expected, OperationPart, Place};
 use crate::ir::{
     Access, AccessKind, Accumulator, Address, BarrierRef, Body, MatrixOperand, MatrixScope,
     MemoryAccess, MemoryOrder, Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type,
@@ -197,29 +197,30 @@ impl<'k> Walk<'_, 'k> {
         let row = op.row();
         self.needs(row.feature);
         // A masked access is not checked for bounds: the mask is known only at run time.
-        let masked = row.parts.iter().any(|part| matches!(part, Part::Mask(_)));
+        let masked = row.parts.iter().any(|part| matches!(part, OperationPart::Mask(_)));
         for part in &row.parts {
             match *part {
-                Part::Form(_) | Part::Attribute(_) => {}
-                Part::Writes(role, ty, regs) | Part::Registers(role, ty, regs) => {
+                OperationPart::Form(_) | OperationPart::Attribute(_) => {}
+                OperationPart::Writes(role, ty, regs)
+                | OperationPart::Registers(role, ty, regs) => {
                     regs.iter().for_each(|reg| self.expected(role, ty, (*reg).into()));
                 }
-                Part::Reads(role, ty, values) => {
+                OperationPart::Reads(role, ty, values) => {
                     values.iter().for_each(|value| self.expected(role, ty, *value));
                 }
-                Part::Mask(mask) => self.value("mask", Pred, mask),
-                Part::Memory(access) => {
+                OperationPart::Mask(mask) => self.value("mask", Pred, mask),
+                OperationPart::Memory(access) => {
                     self.place(access);
                     let certain = !(masked && matches!(access.address.space, Space::Global(_)));
                     self.address(access, certain);
                 }
-                Part::Mbarrier(barrier) => self.mbarrier(barrier),
-                Part::Parameter(id) => {
+                OperationPart::Mbarrier(barrier) => self.mbarrier(barrier),
+                OperationPart::Parameter(id) => {
                     if id.0 as usize >= self.findings.kernel.parameters.len() {
                         self.report(VerifyErrorKind::Unknown { what: "parameter", number: id.0 });
                     }
                 }
-                Part::Tensor(id, at) => self.tensor(id.0, at),
+                OperationPart::Tensor(id, at) => self.tensor(id.0, at),
             }
         }
         self.rules(op);
