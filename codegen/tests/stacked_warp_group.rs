@@ -1,7 +1,7 @@
 //! Products over a stack of experts on warp groups: each pair's row has the bits that its expert's matrix alone
 //! gives, a gate in the epilogue those of the gate's own kernel, and nothing that is wrong in it stays unnoticed.
 
-use crate::kernels::mutation::{Place, gone, keep_unpaired, leave_unused, mutate};
+use crate::kernels::mutation::{OpLocation, gone, keep_unpaired, leave_unused, mutate};
 use crate::kernels::stacked::{Layer, Routing, scheme, stack};
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
@@ -215,7 +215,7 @@ fn rows_of_pairs_are_rounded() {
 }
 
 /// A mutation, and what it has seen of the operations before.
-type Mutation = fn(&mut Seen, &Place, &mut Op);
+type Mutation = fn(&mut Seen, &OpLocation, &mut Op);
 
 /// What a mutation knows.
 #[derive(Default)]
@@ -237,8 +237,8 @@ impl Seen {
 }
 
 /// Whether the operation loads a part of the order: the count at 0, else experts and pairs.
-fn of_order(place: &Place, op: &Op, offset: u32) -> bool {
-    matches!(op, Op::Load { from, .. } if place.is(from.space, "slots") && from.offset == offset)
+fn of_order(location: &OpLocation, op: &Op, offset: u32) -> bool {
+    matches!(op, Op::Load { from, .. } if location.is(from.space, "slots") && from.offset == offset)
 }
 
 fn becomes(op: &mut Op, value: u32) {
@@ -266,13 +266,13 @@ const OF_ALL: &[(&str, Mutation)] = &[
             becomes(op, 0);
         }
     }),
-    ("only the first token block", |_, place, op| {
-        if of_order(place, op, 0) {
+    ("only the first token block", |_, location, op| {
+        if of_order(location, op, 0) {
             becomes(op, 1);
         }
     }),
-    ("token blocks beyond those in use", |_, place, op| {
-        if of_order(place, op, 0)
+    ("token blocks beyond those in use", |_, location, op| {
+        if of_order(location, op, 0)
             && let [dst] = op.writes()[..]
         {
             *op = Op::Copy { dst, a: 16u32.into() };
@@ -292,16 +292,16 @@ const OF_ALL: &[(&str, Mutation)] = &[
             }
         }
     }),
-    ("the expert of the next token block", |seen, place, op| {
-        if of_order(place, op, 1)
+    ("the expert of the next token block", |seen, location, op| {
+        if of_order(location, op, 1)
             && let Op::Load { from, .. } = op
         {
             seen.count += 1;
             from.offset += u32::from(seen.count == 1);
         }
     }),
-    ("the pair of the slot beside", |seen, place, op| {
-        if of_order(place, op, 1)
+    ("the pair of the slot beside", |seen, location, op| {
+        if of_order(location, op, 1)
             && let Op::Load { from, .. } = op
         {
             seen.count += 1;
@@ -327,8 +327,8 @@ const OF_GATHERED: &[(&str, Mutation)] = &[
             *b = 4u32.into();
         }
     }),
-    ("rows of slots without a pair are read", |_, place, op| match op {
-        Op::CopyAsync { from, mask, .. } if place.is(from.space, "x") => *mask = None,
+    ("rows of slots without a pair are read", |_, location, op| match op {
+        Op::CopyAsync { from, mask, .. } if location.is(from.space, "x") => *mask = None,
         _ => {}
     }),
     ("columns beyond K are read", |_, _, op| {
@@ -370,8 +370,8 @@ const OF_GATHERED: &[(&str, Mutation)] = &[
             gone(op);
         }
     }),
-    ("stages that are filled while they are read", |_, place, op| {
-        if matches!(op, Op::MbarrierWait { .. }) && place.in_loop {
+    ("stages that are filled while they are read", |_, location, op| {
+        if matches!(op, Op::MbarrierWait { .. }) && location.in_loop {
             gone(op);
         }
     }),
@@ -389,8 +389,8 @@ const OF_GATHERED: &[(&str, Mutation)] = &[
 
 /// With rows of pairs, or of shards and slots.
 const OF_ROWS: &[(&str, Mutation)] =
-    &[("slots without a pair, and rows beyond N are stored", |_, place, op| match op {
-        Op::Store { to, mask, .. } if place.is(to.space, "y") => *mask = None,
+    &[("slots without a pair, and rows beyond N are stored", |_, location, op| match op {
+        Op::Store { to, mask, .. } if location.is(to.space, "y") => *mask = None,
         _ => {}
     })];
 
@@ -413,19 +413,19 @@ const OF_LINES: &[(&str, Mutation)] = &[
             }
         }
     }),
-    ("the weight of the slot beside", |_, place, op| match op {
+    ("the weight of the slot beside", |_, location, op| match op {
         // Behind the pairs of eight slots.
-        Op::Load { from, .. } if place.is(from.space, "pairs") && from.offset >= 8 => {
+        Op::Load { from, .. } if location.is(from.space, "pairs") && from.offset >= 8 => {
             from.offset ^= 1;
         }
         _ => {}
     }),
-    ("vectors of lines where they are without a swizzle", |_, place, op| match op {
-        Op::Load { from, .. } if place.is(from.space, "y_lines") => from.offset ^= 4,
+    ("vectors of lines where they are without a swizzle", |_, location, op| match op {
+        Op::Load { from, .. } if location.is(from.space, "y_lines") => from.offset ^= 4,
         _ => {}
     }),
-    ("the line of the token beside", |_, place, op| match op {
-        Op::Load { from, .. } if place.is(from.space, "y_lines") => from.offset ^= 32,
+    ("the line of the token beside", |_, location, op| match op {
+        Op::Load { from, .. } if location.is(from.space, "y_lines") => from.offset ^= 32,
         _ => {}
     }),
 ];
@@ -459,8 +459,8 @@ const OF_FUSED: &[(&str, Mutation)] = &[
         }
     }),
     ("rows of slots without a pair are not 0", |_, _, op| keep_unpaired(op)),
-    ("rows of token blocks that are not in use are not written", |_, place, op| {
-        leave_unused(place, op);
+    ("rows of token blocks that are not in use are not written", |_, location, op| {
+        leave_unused(location, op);
     }),
     ("lines of y that the store does not see", |seen, _, op| {
         if *op == Op::FenceAsync {
@@ -492,7 +492,7 @@ fn wrong(
             }
         });
         let mut seen = Seen { maps, offsets: offsets.concat(), ..Seen::default() };
-        if !mutate(&mut kernel, |place, op| mutation(&mut seen, place, op)) {
+        if !mutate(&mut kernel, |location, op| mutation(&mut seen, location, op)) {
             return None;
         }
     }

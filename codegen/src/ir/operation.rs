@@ -81,12 +81,12 @@ pub struct MemoryAccess {
     pub kind: AccessKind,
     /// Bytes of one access; 0 if they are a run-time value or a tensor box.
     pub bytes: u32,
-    pub(crate) place: Place,
+    pub(crate) allowed: AllowedArrays,
 }
 
 /// The arrays that an access may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum AllowedArrays {
     /// Every array whose declaration allows the access.
     Anywhere,
     /// Shared memory; the role of the address.

@@ -7,15 +7,17 @@
 use std::fmt::Debug;
 use std::slice::from_ref;
 
-use super::operation::{Effect, Expected, Operation, OperationPart, Place, ResultUniformity};
+use super::operation::{
+    AllowedArrays, Effect, Expected, Operation, OperationPart, ResultUniformity,
+};
 use super::{
     AccessKind, Accumulator, Address, Cache, Element, InstructionClass as Class, MatrixOperand,
     MatrixScope, MemoryAccess, Op, Operand, Reg, Shuffle, Space, Special, Type, Uniformity, Width,
 };
 use crate::target::Feature;
+use AllowedArrays::{Anywhere, Constant, Global, Shared};
 use Expected::{Any, Is, Like, Word};
 use Feature::Base;
-use Place::{Anywhere, Constant, Global, Shared};
 use ResultUniformity::{Control, Fixed, Least, Of};
 use Type::{F32, Pred, U32};
 use Uniformity::{Block, Varying, Warp, WarpGroup};
@@ -100,8 +102,13 @@ fn like(dst: &Reg) -> Expected<'_> {
     Like(from_ref(dst))
 }
 
-fn memory<'o>(address: &Address, kind: AccessKind, bytes: u32, place: Place) -> OperationPart<'o> {
-    OperationPart::Memory(MemoryAccess { address: *address, kind, bytes, place })
+fn memory<'o>(
+    address: &Address,
+    kind: AccessKind,
+    bytes: u32,
+    allowed: AllowedArrays,
+) -> OperationPart<'o> {
+    OperationPart::Memory(MemoryAccess { address: *address, kind, bytes, allowed })
 }
 
 impl Op {
@@ -164,7 +171,7 @@ impl Op {
                     Width::B32 | Width::B64 | Width::B128 => Word,
                 };
                 let constant = Constant("the read-only path needs a constant buffer");
-                let (place, feature, hint) = match cache {
+                let (allowed, feature, hint) = match cache {
                     Cache::Default => (Anywhere, Base, ""),
                     Cache::Constant => (constant, Base, ", Constant"),
                     Cache::Stream => (constant, Feature::NoAllocate, ", Stream"),
@@ -173,7 +180,7 @@ impl Op {
                     Space::Global(_) => Class::GlobalLoad,
                     Space::Shared(_) => Class::SharedLoad,
                 };
-                let from = memory(from, Read, width.bytes(), place);
+                let from = memory(from, Read, width.bytes(), allowed);
                 let row =
                     row(class, feature, "{} = load {} {}", [writes(ty, dst), show(width), from]);
                 match mask {

@@ -14,7 +14,7 @@ use super::error::DriverError;
 use super::executor::{DriverExecutor, Ready};
 use super::functions::Handle;
 use super::tensor_map::RawTensorMap;
-use crate::gpu::plan::{Chunk, Place, ReadyLaunch, WORKSPACE_ALIGN};
+use crate::gpu::plan::{BufferLocation, Chunk, ReadyLaunch, WORKSPACE_ALIGN};
 use crate::gpu::{Plan, WorkspaceBytes};
 use crate::source::{BufferRole, Storage};
 
@@ -84,16 +84,16 @@ impl Memory {
         Self { y: self.y + chunk.y_bytes, ..self }
     }
 
-    fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, place: Place) -> u64 {
-        match place {
-            Place::Constant(at) => chunk.constants[at].memory.read().address(),
-            Place::Input(role) => self.inputs.of(role),
-            Place::Y => self.y,
-            Place::Workspace(at) => match chunk.workplaces[at] {
-                workplace if workplace.storage == Storage::Counters => {
-                    self.workspace + workplace.offset
+    fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, location: BufferLocation) -> u64 {
+        match location {
+            BufferLocation::Constant(at) => chunk.constants[at].memory.read().address(),
+            BufferLocation::Input(role) => self.inputs.of(role),
+            BufferLocation::Y => self.y,
+            BufferLocation::Workspace(at) => match chunk.workspace_buffers[at] {
+                workspace_buffer if workspace_buffer.storage == Storage::Counters => {
+                    self.workspace + workspace_buffer.offset
                 }
-                workplace => self.workspace_end - workplace.offset,
+                workspace_buffer => self.workspace_end - workspace_buffer.offset,
             },
         }
     }
@@ -282,8 +282,8 @@ pub(super) unsafe fn queue<D: DriverApi>(
     let Ready { kernel, sizes, maps } = &launch.ready;
     let mut encoded = [RawTensorMap::EMPTY; MAPS];
     for (map, (buffer, bytes, shape)) in encoded.iter_mut().zip(maps) {
-        let (place, _) = launch.slots[*buffer];
-        *map = RawTensorMap::encoded(current, memory.of(chunk, place), *bytes, shape)?;
+        let (location, _) = launch.slots[*buffer];
+        *map = RawTensorMap::encoded(current, memory.of(chunk, location), *bytes, shape)?;
     }
     let mut slots = launch.slots.iter();
     let mut maps = encoded.iter_mut();
@@ -298,7 +298,7 @@ pub(super) unsafe fn queue<D: DriverApi>(
             }
             // Scalars are refused when a kernel is made ready.
             Expected::Buffer { .. } | Expected::Scalar(_) => {
-                values[at] = slots.next().map_or(0, |(place, _)| memory.of(chunk, *place));
+                values[at] = slots.next().map_or(0, |(location, _)| memory.of(chunk, *location));
                 (&raw mut values[at]).cast()
             }
         };

@@ -262,7 +262,7 @@ impl WorkspaceBytes {
 
 /// Where a buffer of a launch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BufferLocation {
     /// One of the weight's, by its place among the constants.
     Constant(usize),
     /// The caller's, such as x.
@@ -275,7 +275,7 @@ pub(crate) enum Place {
 
 /// A buffer in a workspace.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Workplace {
+pub(crate) struct WorkspaceBuffer {
     pub(crate) storage: Storage,
     pub(crate) bytes: u64,
     /// Counters: bytes from the beginning of a workspace. Scratch: bytes back from its end.
@@ -285,7 +285,7 @@ pub(crate) struct Workplace {
 /// A launch with its sizes.
 pub(crate) struct ReadyLaunch<E: Executor> {
     pub(crate) ready: E::Ready,
-    pub(crate) slots: Vec<(Place, Access)>,
+    pub(crate) slots: Vec<(BufferLocation, Access)>,
 }
 
 /// The launches of one kernel choice: rows of x that one launch of each takes.
@@ -294,7 +294,7 @@ pub(crate) struct Chunk<E: Executor> {
     pub(crate) launches: Vec<ReadyLaunch<E>>,
     /// What the launches read of the weights.
     pub(crate) constants: Vec<Constant<E::Memory>>,
-    pub(crate) workplaces: Vec<Workplace>,
+    pub(crate) workspace_buffers: Vec<WorkspaceBuffer>,
     /// What the caller gives, and its bytes.
     pub(crate) inputs: Vec<(BufferRole, u64)>,
     pub(crate) y_bytes: u64,
@@ -322,39 +322,40 @@ impl<E: Executor> Chunk<E> {
         let rules = kernels.iter().map(|kernel| executor.rule(kernel));
         let fault = |fault: PlanFault| ProductError::from(Refusal::Fault(Arc::new(fault)));
         let plan = LaunchPlan::new(steps.iter().zip(rules)).map_err(fault)?;
-        let (mut constants, mut workplaces, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut constants, mut workspace_buffers, mut inputs) =
+            (Vec::new(), Vec::new(), Vec::new());
         let (mut counters, mut scratch, mut y_bytes) = (0, 0, 0);
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         for &PlanBuffer { role, product, ref bytes } in &plan.buffers {
             // A formula that gives no number is refused by its kernel, below, with its name.
             let bytes = bytes.of(&problem).unwrap_or(0);
-            let mut workplace = |storage, offset| {
-                workplaces.push(Workplace { storage, bytes, offset });
-                Place::Workspace(workplaces.len() - 1)
+            let mut workspace_buffer = |storage, offset| {
+                workspace_buffers.push(WorkspaceBuffer { storage, bytes, offset });
+                BufferLocation::Workspace(workspace_buffers.len() - 1)
             };
             let padded = bytes.checked_next_multiple_of(WORKSPACE_ALIGN).unwrap_or(bytes);
-            places.push(match role.storage() {
+            locations.push(match role.storage() {
                 Storage::Weight => {
                     let none = || fault(PlanFault::Unknown(role.to_string()));
                     let memory = constant(product, role).ok_or_else(none)?;
                     constants.push(Constant { role, memory });
-                    Place::Constant(constants.len() - 1)
+                    BufferLocation::Constant(constants.len() - 1)
                 }
                 Storage::Input => {
                     inputs.push((role, bytes));
-                    Place::Input(role)
+                    BufferLocation::Input(role)
                 }
                 Storage::Output => {
                     y_bytes = bytes;
-                    Place::Y
+                    BufferLocation::Y
                 }
                 Storage::Scratch => {
                     scratch += padded;
-                    workplace(Storage::Scratch, scratch)
+                    workspace_buffer(Storage::Scratch, scratch)
                 }
                 Storage::Counters => {
                     counters += padded;
-                    workplace(Storage::Counters, counters - padded)
+                    workspace_buffer(Storage::Counters, counters - padded)
                 }
             });
         }
@@ -363,18 +364,18 @@ impl<E: Executor> Chunk<E> {
             // A number of rows that is none is refused by the kernel as well.
             let problem = Problem { m: step.rows.of(&problem).unwrap_or(0), ..problem };
             let ready = executor.ready(kernel, &problem).map_err(Into::into)?;
-            let slots = launch.slots.iter().map(|(at, access)| (places[*at], *access)).collect();
+            let slots = launch.slots.iter().map(|(at, access)| (locations[*at], *access)).collect();
             launches.push(ReadyLaunch { ready, slots });
         }
-        Ok(Self { problem, launches, constants, workplaces, inputs, y_bytes })
+        Ok(Self { problem, launches, constants, workspace_buffers, inputs, y_bytes })
     }
 
     pub(super) fn workspace(&self) -> WorkspaceBytes {
         let most = |storage| {
-            let of = self.workplaces.iter().filter(|place| place.storage == storage);
-            let end = |place: &Workplace| match storage {
-                Storage::Counters => place.offset + place.bytes,
-                _ => place.offset,
+            let of = self.workspace_buffers.iter().filter(|buffer| buffer.storage == storage);
+            let end = |buffer: &WorkspaceBuffer| match storage {
+                Storage::Counters => buffer.offset + buffer.bytes,
+                _ => buffer.offset,
             };
             of.map(end).max().unwrap_or(0).next_multiple_of(WORKSPACE_ALIGN)
         };

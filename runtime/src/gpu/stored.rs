@@ -18,8 +18,8 @@ use crate::op::ProductError;
 use crate::unpacked::{UnpackError, Unpacked};
 use crate::weight_data::Stored;
 
-/// Where native buffers are filled from.
-pub(super) struct Source<'s, 'b, E: Executor> {
+/// Fills native buffers from stored tensors: on the device, or by the host where there is no transform.
+pub(super) struct Repacker<'s, 'b, E: Executor> {
     executor: &'s E,
     shape: Shape,
     stored: Stored<'s, 'b>,
@@ -40,7 +40,7 @@ pub(super) struct Filled<M> {
     pub(super) note: Option<String>,
 }
 
-impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
+impl<'s, 'b, E: Executor> Repacker<'s, 'b, E> {
     pub(super) fn new(executor: &'s E, shape: Shape, stored: Stored<'s, 'b>) -> Self {
         Self {
             executor,
@@ -136,7 +136,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     }
 }
 
-impl<E: Executor> Filling<E::Memory> for Source<'_, '_, E> {
+impl<E: Executor> Filling<E::Memory> for Repacker<'_, '_, E> {
     fn order(
         &mut self,
         request: &Request<'_>,

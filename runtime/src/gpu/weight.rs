@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
-use super::stored::{Filled, Source, packed};
+use super::stored::{Filled, Repacker, packed};
 use super::transform::transformed;
 use crate::column_order::{Arrangement, ColumnOrder};
 use crate::op::{self, NotScheduled, ProductError};
@@ -142,7 +142,7 @@ impl<E: Executor> GpuWeight<E> {
         shape: Shape,
         stored: Stored<'_, '_>,
     ) -> Result<Self, ProductError> {
-        let mut source = Source::new(&*executor, shape, stored);
+        let mut source = Repacker::new(&*executor, shape, stored);
         let inputs = match StaticInputs::roles(scheme).is_empty() {
             true => StaticInputs::default(),
             false => StaticInputs::of(source.small(scheme)?),

@@ -2,7 +2,7 @@
 //! range, the buffer allows the access, the target has the instruction.
 
 use super::{Findings, VerifyErrorKind};
-use crate::ir::operation::{Expected, OperationPart, Place};
+use crate::ir::operation::{AllowedArrays, Expected, OperationPart};
 use crate::ir::{
     Access, AccessKind, Accumulator, Address, BarrierRef, Body, MatrixOperand, MatrixScope,
     MemoryAccess, MemoryOrder, Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type,
@@ -210,7 +210,7 @@ impl<'k> Walk<'_, 'k> {
                 }
                 OperationPart::Mask(mask) => self.value("mask", Pred, mask),
                 OperationPart::Memory(access) => {
-                    self.place(access);
+                    self.allowed(access);
                     let certain = !(masked && matches!(access.address.space, Space::Global(_)));
                     self.address(access, certain);
                 }
@@ -322,17 +322,17 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn place(&mut self, access: MemoryAccess) {
+    fn allowed(&mut self, access: MemoryAccess) {
         let shared = matches!(access.address.space, Space::Shared(_));
-        match access.place {
-            Place::Shared(role) if !shared => {
+        match access.allowed {
+            AllowedArrays::Shared(role) if !shared => {
                 self.report(VerifyErrorKind::WrongSpace { role, expected: "shared" });
             }
-            Place::Global(role) if shared => {
+            AllowedArrays::Global(role) if shared => {
                 self.report(VerifyErrorKind::WrongSpace { role, expected: "global" });
             }
-            Place::Constant(what) => self.constant_buffer(access.address, what),
-            Place::Anywhere | Place::Shared(_) | Place::Global(_) => {}
+            AllowedArrays::Constant(what) => self.constant_buffer(access.address, what),
+            AllowedArrays::Anywhere | AllowedArrays::Shared(_) | AllowedArrays::Global(_) => {}
         }
     }
 
