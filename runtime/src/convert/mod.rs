@@ -1,7 +1,7 @@
 //! `convert`: a checkpoint's layers into another format, every value kept.
 //!
-//! In: a checkpoint and a format. Out: a [`Plan`], which says how the format stores each layer or why it
-//! does not; then a file or a folder of that format ([`Plan::write`]).
+//! In: a checkpoint and a format. Out: a [`ConversionPlan`], which says how the format stores each layer or why it
+//! does not; then a file or a folder of that format ([`ConversionPlan::write`]).
 //!
 //! One mechanism serves all pairs of formats. A layer is unpacked by its own scheme; the format lists the schemes
 //! that it may store such a layer by (`checkpoint::storage`), the smallest first; the first of them that holds all
@@ -113,7 +113,7 @@ impl PlannedLayer {
 
 /// What a conversion will do.
 #[derive(Debug)]
-pub struct Plan<'c> {
+pub struct ConversionPlan<'c> {
     checkpoint: &'c Checkpoint,
     format: CheckpointFormat,
     options: Options,
@@ -128,7 +128,7 @@ pub struct Plan<'c> {
     config: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-impl<'c> Plan<'c> {
+impl<'c> ConversionPlan<'c> {
     /// Looks for the way in which a format stores each layer. `progress` is called with the number of
     /// further weights that are done.
     pub fn new(

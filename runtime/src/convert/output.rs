@@ -8,7 +8,7 @@ use std::slice;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{Plan, ProofError, Refusal, proof, read, recode, values};
+use super::{ConversionPlan, ProofError, Refusal, proof, read, recode, values};
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
@@ -246,7 +246,7 @@ enum Content {
     Copied,
 }
 
-impl Plan<'_> {
+impl ConversionPlan<'_> {
     /// Writes the output and reads it back. `progress` is called with the number of further weights that
     /// are written, and again as they are compared.
     ///

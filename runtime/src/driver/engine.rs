@@ -1,6 +1,6 @@
 //! Products in an engine's own memory, on an engine's own stream.
 //!
-//! In: a [`Plan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
+//! In: a [`ProductPlan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
 //! driver is asked for the thread's context and for the launches, for a copy of x where its rows have gaps,
 //! and for nothing else: no memory, no wait, no lock of ours. So a graph may capture it, whoever captures.
 
@@ -15,7 +15,7 @@ use super::executor::{DriverExecutor, Ready};
 use super::functions::Handle;
 use super::tensor_map::RawTensorMap;
 use crate::gpu::plan::{BufferLocation, Chunk, ReadyLaunch, WORKSPACE_ALIGN};
-use crate::gpu::{Plan, WorkspaceBytes};
+use crate::gpu::{ProductPlan, WorkspaceBytes};
 use crate::source::{BufferRole, Storage};
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
@@ -125,11 +125,11 @@ pub(super) fn address(
     Ok(address)
 }
 
-impl<D: DriverApi> Plan<DriverExecutor<D>> {
+impl<D: DriverApi> ProductPlan<DriverExecutor<D>> {
     /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream`, `cudaStream_t` or `hipStream_t`.
     ///
-    /// x is [M, K] of [`Plan::element`], y [M, N] of [`Plan::output`], both in rows without gaps (else
-    /// [`Plan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
+    /// x is [M, K] of [`ProductPlan::element`], y [M, N] of [`ProductPlan::output`], both in rows without gaps (else
+    /// [`ProductPlan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
     /// three begin at multiples of 16 bytes.
     ///
     /// With `overlap` the first kernel may start before the work that is queued before it has ended
@@ -168,22 +168,22 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
         unsafe { self.queue(&current, Handle(stream), memory, [overlap; 2]) }
     }
 
-    /// The workspace of [`Plan::launch_strided`]: that of a launch, and x without gaps.
+    /// The workspace of [`ProductPlan::launch_strided`]: that of a launch, and x without gaps.
     pub fn strided_workspace(&self) -> WorkspaceBytes {
         let WorkspaceBytes { counters, scratch } = self.workspace();
         let x = self.x_bytes().next_multiple_of(WORKSPACE_ALIGN);
         WorkspaceBytes { counters, scratch: scratch.saturating_add(x) }
     }
 
-    /// As [`Plan::launch`], of rows of x each of which begins `stride` elements after the one before, at
+    /// As [`ProductPlan::launch`], of rows of x each of which begins `stride` elements after the one before, at
     /// any address. Kernels take rows without gaps, so that a copy of M * K elements into the workspace,
-    /// which has [`Plan::strided_workspace`], goes before them on the stream. x is not copied if `stride`
+    /// which has [`ProductPlan::strided_workspace`], goes before them on the stream. x is not copied if `stride`
     /// is K.
     ///
     /// With `overlap` kernels may start early, but for the first, which waits for the copy.
     ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// As [`ProductPlan::launch`].
     ///
     /// # Errors
     /// As there; a stride below K.
@@ -245,7 +245,7 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
     /// Queues the plan's launches. With `overlap` the first may start early, and the others.
     ///
     /// # Safety
-    /// As [`Plan::launch`], whose addresses `memory` has.
+    /// As [`ProductPlan::launch`], whose addresses `memory` has.
     unsafe fn queue(
         &self,
         current: &Current<'_, D>,
@@ -271,7 +271,7 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
 /// Queues one launch.
 ///
 /// # Safety
-/// As [`Plan::launch`], whose addresses `memory` has.
+/// As [`ProductPlan::launch`], whose addresses `memory` has.
 pub(super) unsafe fn queue<D: DriverApi>(
     current: &Current<'_, D>,
     stream: Handle,

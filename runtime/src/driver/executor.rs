@@ -39,7 +39,7 @@ impl<D: DriverApi> DriverExecutor<D> {
 
     /// A stream and its device, with the images that are kept on this machine: those of an engine, by
     /// [`Stream::from_raw`]. Weights are prepared on the stream; products of a
-    /// [`Plan`](crate::gpu::Plan) may be queued on any of its context.
+    /// [`ProductPlan`](crate::gpu::ProductPlan) may be queued on any of its context.
     ///
     /// # Errors
     /// A device that no kernels are made for.

@@ -2,7 +2,7 @@
 //! those are.
 //!
 //! In: the [`Step`]s that a source of kernels says, and the rules of their kernels. Out: a
-//! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`Plan`]:
+//! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`ProductPlan`]:
 //! loaded kernels, grids, and where in a workspace each buffer is. Any executor runs the steps of a
 //! plan on memory of its own (`launch`); an engine on CUDA or HIP gives its own memory and
 //! stream (`driver::engine`).
@@ -386,8 +386,8 @@ impl<E: Executor> Chunk<E> {
 /// A product with M tokens of one type, ready to be launched: kernels are loaded, grids and sizes are
 /// numbers. It keeps the weight's memory and its kernels.
 ///
-/// See [`GpuWeight::plan`], and for an engine on CUDA or HIP [`Plan::launch`](#method.launch).
-pub struct Plan<E: Executor> {
+/// See [`GpuWeight::plan`], and for an engine on CUDA or HIP [`ProductPlan::launch`](#method.launch).
+pub struct ProductPlan<E: Executor> {
     pub(super) executor: Arc<E>,
     pub(super) element: FloatFormat,
     pub(super) output: FloatFormat,
@@ -398,7 +398,7 @@ pub struct Plan<E: Executor> {
     workspace: WorkspaceBytes,
 }
 
-impl<E: Executor> Plan<E> {
+impl<E: Executor> ProductPlan<E> {
     /// The executor of the weight.
     pub fn executor(&self) -> &E {
         &self.executor
@@ -467,7 +467,7 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// No product of that type, or no kernel for so many tokens; what the device says, such as that the
     /// stream is captured and the kernel is not loaded.
-    pub fn plan(&self, element: FloatFormat, tokens: u64) -> Result<Arc<Plan<E>>, ProductError> {
+    pub fn plan(&self, element: FloatFormat, tokens: u64) -> Result<Arc<ProductPlan<E>>, ProductError> {
         let product = self.product(element)?;
         let plans = || product.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans().get(&tokens) {
@@ -491,7 +491,7 @@ impl<E: Executor> GpuWeight<E> {
         tokens.iter().try_for_each(|tokens| self.plan(element, *tokens).map(drop))
     }
 
-    fn planned(&self, product: &Product<E>, tokens: u64) -> Result<Plan<E>, ProductError> {
+    fn planned(&self, product: &Product<E>, tokens: u64) -> Result<ProductPlan<E>, ProductError> {
         let element = product.element;
         let choice = |rows| self.choice(element, rows);
         let most = match tokens {
@@ -517,7 +517,7 @@ impl<E: Executor> GpuWeight<E> {
         let sizes = chunks.iter().map(|(_, chunk)| chunk.workspace());
         let workspace = sizes.fold(WorkspaceBytes::default(), WorkspaceBytes::max);
         let (executor, output, shape) = (self.executor.clone(), product.output, self.shape);
-        Ok(Plan { executor, element, output, shape, tokens, chunks, workspace })
+        Ok(ProductPlan { executor, element, output, shape, tokens, chunks, workspace })
     }
 
     /// The launches of a choice for so many rows of x.

@@ -14,7 +14,7 @@ use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
 use super::native::NativeBuffer;
-use super::plan::Plan;
+use super::plan::ProductPlan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
@@ -54,7 +54,7 @@ pub(super) struct Product<E: Executor> {
     /// By M.
     choices: Mutex<BTreeMap<u64, Choice>>,
     /// By M.
-    pub(super) plans: Mutex<BTreeMap<u64, Arc<Plan<E>>>>,
+    pub(super) plans: Mutex<BTreeMap<u64, Arc<ProductPlan<E>>>>,
 }
 
 /// An order of columns on the device.
