@@ -9,7 +9,7 @@ use quantloom_dsl::reference::{PlainCodes, dequantise, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::atomic_folder::AtomicFolder;
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attached};
-use quantloom_runtime::convert::{ConvertError, Options, Output, ConversionPlan};
+use quantloom_runtime::convert::{ConversionPlan, ConvertError, Options, Output};
 use quantloom_tests::{
     Made, bf16_tensor, f32_tensor, golden, golden_file, packed, tensors_of, write_file,
 };

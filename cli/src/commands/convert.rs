@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::atomic_folder::AtomicFolder;
 use quantloom::runtime::checkpoint::CheckpointFormat;
-use quantloom::runtime::convert::{Options, Output, ConversionPlan, PlannedLayer};
+use quantloom::runtime::convert::{ConversionPlan, Options, Output, PlannedLayer};
 
 use super::{Reading, label, print_line, shape, size, table};
 use crate::atomic_write::Replace;
@@ -145,9 +145,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let options = Options { weights_only: arguments.weights_only };
     let progress = Progress::new("looking", weights);
-    let plan = ConversionPlan::new(&checkpoint, arguments.to.of_checkpoint(), options, &|weights| {
-        progress.advance(weights);
-    });
+    let plan =
+        ConversionPlan::new(&checkpoint, arguments.to.of_checkpoint(), options, &|weights| {
+            progress.advance(weights);
+        });
     drop(progress);
     let from = checkpoint.format().name();
     let to = plan.format().name();

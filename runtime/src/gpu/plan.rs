@@ -19,7 +19,7 @@ use super::weight::{GpuWeight, Product};
 use crate::float_mode::standard;
 use crate::op::{NotScheduled, ProductError};
 use crate::source::{
-    Access, BufferRole, Count, KernelKey, LaunchRule, ParameterKind, Problem, Refusal, Storage,
+    Access, BufferRole, Count, KernelKey, LaunchRule, ParameterKind, ProblemSize, Refusal, Storage,
 };
 
 /// One launch of a product.
@@ -290,7 +290,7 @@ pub(crate) struct ReadyLaunch<E: Executor> {
 
 /// The launches of one kernel choice: rows of x that one launch of each takes.
 pub(crate) struct Chunk<E: Executor> {
-    pub(super) problem: Problem,
+    pub(super) problem: ProblemSize,
     pub(crate) launches: Vec<ReadyLaunch<E>>,
     /// What the launches read of the weights.
     pub(crate) constants: Vec<Constant<E::Memory>>,
@@ -314,7 +314,7 @@ impl<E: Executor> Chunk<E> {
     pub(super) fn assembled(
         executor: &E,
         steps: &[Step],
-        problem: Problem,
+        problem: ProblemSize,
         constant: impl Fn(usize, BufferRole) -> Option<Arc<E::Memory>>,
     ) -> Result<Self, ProductError> {
         let kernels = steps.iter().map(|step| executor.kernel(&step.kernel));
@@ -362,7 +362,7 @@ impl<E: Executor> Chunk<E> {
         let mut launches = Vec::new();
         for (step, (kernel, launch)) in steps.iter().zip(kernels.iter().zip(&plan.launches)) {
             // A number of rows that is none is refused by the kernel as well.
-            let problem = Problem { m: step.rows.of(&problem).unwrap_or(0), ..problem };
+            let problem = ProblemSize { m: step.rows.of(&problem).unwrap_or(0), ..problem };
             let ready = executor.ready(kernel, &problem).map_err(Into::into)?;
             let slots = launch.slots.iter().map(|(at, access)| (locations[*at], *access)).collect();
             launches.push(ReadyLaunch { ready, slots });
@@ -467,7 +467,11 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// No product of that type, or no kernel for so many tokens; what the device says, such as that the
     /// stream is captured and the kernel is not loaded.
-    pub fn plan(&self, element: FloatFormat, tokens: u64) -> Result<Arc<ProductPlan<E>>, ProductError> {
+    pub fn plan(
+        &self,
+        element: FloatFormat,
+        tokens: u64,
+    ) -> Result<Arc<ProductPlan<E>>, ProductError> {
         let product = self.product(element)?;
         let plans = || product.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans().get(&tokens) {
@@ -533,7 +537,7 @@ impl<E: Executor> GpuWeight<E> {
         let executor = &*self.executor;
         let steps = executor.source().steps(&self.request(product), choice)?;
         let Shape { n, k, .. } = self.shape;
-        let problem = Problem::new(rows, n, k, executor.multiprocessors());
+        let problem = ProblemSize::new(rows, n, k, executor.multiprocessors());
         Chunk::assembled(executor, &steps, problem, |_, role| self.constant(product, role).cloned())
     }
 
@@ -604,7 +608,7 @@ mod tests {
         assert_eq!(slots.collect::<Vec<_>>(), expected);
         // As large as the one that touches more of it.
         for (k, bytes) in [(64, 300), (128, 384)] {
-            let problem = Problem::new(3, 41, k, 1);
+            let problem = ProblemSize::new(3, 41, k, 1);
             assert_eq!(plan.buffers[1].bytes.of(&problem), Some(bytes));
         }
     }

@@ -13,7 +13,7 @@ use super::native::NativeBuffer;
 use super::products::Request;
 use crate::column_order::{ColumnOrder, NO_COLUMN};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{Access, KernelKey, LaunchRule, ParameterKind, Problem};
+use crate::source::{Access, KernelKey, LaunchRule, ParameterKind, ProblemSize};
 use crate::unpacked::UnpackError;
 use crate::weight_data::Stored;
 
@@ -120,12 +120,12 @@ impl<E: Executor> GpuDevice<E> {
     }
 }
 
-fn problem<E: Executor>(executor: &E, Shape { n, k, .. }: Shape) -> Problem {
-    Problem::new(1, n, k, executor.multiprocessors())
+fn problem<E: Executor>(executor: &E, Shape { n, k, .. }: Shape) -> ProblemSize {
+    ProblemSize::new(1, n, k, executor.multiprocessors())
 }
 
 /// Bytes of the array that a transform writes; a rule without one is refused by the launch.
-fn written(rule: &LaunchRule, problem: &Problem) -> u64 {
+fn written(rule: &LaunchRule, problem: &ProblemSize) -> u64 {
     let written = rule.parameters.iter().find_map(|parameter| match &parameter.kind {
         ParameterKind::Buffer { access: Access::Write, bytes, .. } => bytes.of(problem),
         _ => None,

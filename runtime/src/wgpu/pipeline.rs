@@ -14,7 +14,7 @@ use super::error::WgpuError;
 use super::fault::checked;
 use super::memory::Memory;
 use crate::gpu::Slot;
-use crate::source::{Access, KernelText, LaunchRule, Parameter, ParameterKind, Problem};
+use crate::source::{Access, KernelText, LaunchRule, Parameter, ParameterKind, ProblemSize};
 
 /// A loaded kernel.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Pipeline {
     }
 
     /// Its sizes for a problem.
-    pub(super) fn sizes(&self, of: &Opened, problem: &Problem) -> Result<Sizes, WgpuError> {
+    pub(super) fn sizes(&self, of: &Opened, problem: &ProblemSize) -> Result<Sizes, WgpuError> {
         of.there()?;
         let (numbers, grid) = (self.numbers(problem)?, self.grid(of, problem)?);
         let bytes = self.rule.parameters.iter().filter_map(|parameter| match &parameter.kind {
@@ -183,7 +183,7 @@ impl Pipeline {
     }
 
     /// The sizes of the problem as the text reads them.
-    fn numbers(&self, problem: &Problem) -> Result<Vec<u8>, WgpuError> {
+    fn numbers(&self, problem: &ProblemSize) -> Result<Vec<u8>, WgpuError> {
         let mut bytes = Vec::new();
         for parameter in &self.rule.parameters {
             let ParameterKind::Size(count) = &parameter.kind else { continue };
@@ -218,7 +218,7 @@ impl Pipeline {
     }
 
     /// Blocks along x, y and z.
-    fn grid(&self, of: &Opened, problem: &Problem) -> Result<[u32; 3], WgpuError> {
+    fn grid(&self, of: &Opened, problem: &ProblemSize) -> Result<[u32; 3], WgpuError> {
         let limit = of.device.limits().max_compute_workgroups_per_dimension;
         let mut grid = [0; 3];
         for ((blocks, count), axis) in grid.iter_mut().zip(&self.rule.grid).zip(["x", "y", "z"]) {

@@ -1,7 +1,7 @@
 //! Files with flipped bits are converted or refused.
 
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options as Reading};
-use quantloom_runtime::convert::{Options, Output, ConversionPlan};
+use quantloom_runtime::convert::{ConversionPlan, Options, Output};
 use quantloom_tests::{Random, golden_file, golden_gguf};
 
 #[test]

@@ -311,7 +311,7 @@ fn quotients_are_rounded_once() {
         let kernel = wgpu.kernel(&key).unwrap();
         let (x, y) = (wgpu.upload(&bytes(&xs)).unwrap(), wgpu.upload(&bytes(&ys)).unwrap());
         let mut z = wgpu.output(u64::from(PAIRS) * 4).unwrap();
-        let problem = source::Problem::new(1, PAIRS.into(), 1, 1);
+        let problem = source::ProblemSize::new(1, PAIRS.into(), 1, 1);
         let kernel = wgpu.ready(&kernel, &problem).unwrap();
         let slots = &mut [Slot::Read(&x), Slot::Read(&y), Slot::Write(&mut z)];
         // SAFETY: this API checks what a text touches.

@@ -16,7 +16,7 @@ use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, Step, WorkspaceBytes};
 use crate::gpu::products::{ExpertRequest, Request, Stacked, StackedChoice};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{BufferRole, Count, KernelKey, Problem, Refusal};
+use crate::source::{BufferRole, Count, KernelKey, ProblemSize, Refusal};
 
 /// Slots of a token block that kernels of every schedule of matrix instructions take.
 const COMMON_SLOTS: u64 = 64;
@@ -113,7 +113,7 @@ impl<E: Executor> LayerPlan<E> {
     }
 
     /// The sizes of the first piece, from which grids and bytes follow; `None` without tokens.
-    pub fn sizes(&self) -> Option<Problem> {
+    pub fn sizes(&self) -> Option<ProblemSize> {
         self.pieces.first().map(|(_, chunk)| chunk.problem)
     }
 
@@ -268,10 +268,10 @@ impl<E: Executor> GpuExpertLayer<E> {
         rows: u64,
     ) -> Result<Chunk<E>, ExpertError> {
         let (n, k) = (self.layer.hidden, self.layer.intermediate);
-        let problem = Problem {
+        let problem = ProblemSize {
             experts: self.local.into(),
             routed_rows: rows * self.choices_of(key.routed),
-            ..Problem::new(rows, n, k, self.executor.multiprocessors())
+            ..ProblemSize::new(rows, n, k, self.executor.multiprocessors())
         };
         let constant = |product, role| self.constant(products, product, role).cloned();
         Ok(Chunk::assembled(&*self.executor, steps, problem, constant)?)
