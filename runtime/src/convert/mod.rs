@@ -48,7 +48,7 @@ pub struct Options {
 /// Why a layer or a tensor cannot be converted.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum Unconvertible {
     /// The layer cannot be read.
     #[error("it cannot be read: {0}")]
     Source(String),
@@ -93,7 +93,7 @@ pub struct PlannedLayer {
     pub from: Option<Scheme>,
     /// Bytes of its tensors.
     pub bytes: u64,
-    outcome: Result<Storage, Refusal>,
+    outcome: Result<Storage, Unconvertible>,
 }
 
 impl PlannedLayer {
@@ -101,7 +101,7 @@ impl PlannedLayer {
     ///
     /// # Errors
     /// Why it does not.
-    pub fn target(&self) -> Result<&str, &Refusal> {
+    pub fn target(&self) -> Result<&str, &Unconvertible> {
         self.outcome.as_ref().map(|storage| storage.label.as_str())
     }
 
@@ -121,7 +121,7 @@ pub struct ConversionPlan<'c> {
     /// Tensors that are copied.
     copied: Vec<String>,
     /// Those that the format cannot have.
-    refused: Vec<(String, Refusal)>,
+    refused: Vec<(String, Unconvertible)>,
     /// Tensors of layers that their schemes do not have: left out, with the layers that have them.
     left_out: BTreeMap<String, u64>,
     /// The format's configuration.
@@ -143,22 +143,22 @@ impl<'c> ConversionPlan<'c> {
         let mut found: Vec<Vec<PlannedLayer>> = variants.iter().map(|_| Vec::new()).collect();
         let mut unwritten = Vec::new();
         for (name, layer) in checkpoint.layers() {
-            let layer = layer.map_err(|fault| Refusal::Source(fault.to_string()));
+            let layer = layer.map_err(|fault| Unconvertible::Source(fault.to_string()));
             let layer = layer.and_then(|layer| match layer.format() {
                 // Its state is in several tensors, of which the reader makes those of a scheme.
-                CheckpointFormat::BitsAndBytes => Err(Refusal::From(layer.format().name())),
+                CheckpointFormat::BitsAndBytes => Err(Unconvertible::From(layer.format().name())),
                 _ => Ok(layer),
             });
             let unpacked = layer.and_then(|layer| {
                 let unpacked = unpack(layer, options);
-                Ok((layer, unpacked.map_err(|error| Refusal::Source(error.to_string()))?))
+                Ok((layer, unpacked.map_err(|error| Unconvertible::Source(error.to_string()))?))
             });
             for (variant, found) in variants.iter().zip(&mut found) {
                 found.push(planned(name, &unpacked, format, variant, &mut probed));
             }
             if variants.is_empty() {
                 let (from, shape) = (None, None);
-                let outcome = Err(Refusal::Format(format.name()));
+                let outcome = Err(Unconvertible::Format(format.name()));
                 unwritten.push(PlannedLayer {
                     name: name.to_owned(),
                     shape,
@@ -217,7 +217,7 @@ impl<'c> ConversionPlan<'c> {
     }
 
     /// Tensors that are copied, and those of them that the format cannot have.
-    pub fn copied(&self) -> (&[String], &[(String, Refusal)]) {
+    pub fn copied(&self) -> (&[String], &[(String, Unconvertible)]) {
         (&self.copied, &self.refused)
     }
 
@@ -258,7 +258,7 @@ fn unpack(layer: &Layer, options: Options) -> Result<Unpacked, UnpackError> {
 /// How a variant of a format stores a layer.
 fn planned(
     name: &str,
-    layer: &Result<(&Layer, Unpacked), Refusal>,
+    layer: &Result<(&Layer, Unpacked), Unconvertible>,
     format: CheckpointFormat,
     variant: &Variant,
     probed: &mut HashSet<(String, Shape)>,
@@ -283,7 +283,7 @@ fn stored(
     format: CheckpointFormat,
     variant: &Variant,
     probed: &mut HashSet<(String, Shape)>,
-) -> Result<Storage, Refusal> {
+) -> Result<Storage, Unconvertible> {
     let shape = unpacked.shape();
     let mut nearest: Option<(String, Inexact, bool)> = None;
     for mut storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
@@ -328,9 +328,9 @@ fn stored(
     Err(match nearest {
         Some((nearest, why, _)) => {
             let nearest = if why.of_format() { format.name().to_owned() } else { nearest };
-            Refusal::Inexact { nearest, why: Box::new(why) }
+            Unconvertible::Inexact { nearest, why: Box::new(why) }
         }
-        None => Refusal::Codes { format: format.name(), stores: variant.stores },
+        None => Unconvertible::Codes { format: format.name(), stores: variant.stores },
     })
 }
 
@@ -354,7 +354,7 @@ fn configured(
             Ok(config) => return config,
             Err((at, why)) => {
                 let at = positions[at];
-                layers[at].outcome = Err(Refusal::Apart(why));
+                layers[at].outcome = Err(Unconvertible::Apart(why));
             }
         }
     }
@@ -395,7 +395,7 @@ fn refused(
     checkpoint: &Checkpoint,
     format: CheckpointFormat,
     copied: &[String],
-) -> Vec<(String, Refusal)> {
+) -> Vec<(String, Unconvertible)> {
     let mut found = Vec::new();
     for name in copied {
         let Some(tensor) = checkpoint.tensors().get(name) else { continue };
@@ -408,7 +408,7 @@ fn refused(
         } else {
             None
         };
-        found.extend(what.map(|what| (name.clone(), Refusal::Tensor(what))));
+        found.extend(what.map(|what| (name.clone(), Unconvertible::Tensor(what))));
     }
     found
 }

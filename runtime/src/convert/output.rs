@@ -8,7 +8,7 @@ use std::slice;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{ConversionPlan, ProofError, Refusal, proof, read, recode, values};
+use super::{ConversionPlan, ProofError, Unconvertible, proof, read, recode, values};
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
@@ -270,8 +270,9 @@ impl ConversionPlan<'_> {
 
     /// What the output's header cannot have, found without the bytes of tensors: a tensor's name, or `the output`,
     /// and why.
-    pub(super) fn not_in_a_header(&self) -> Option<(String, Refusal)> {
-        let refusal = |name: &str, what: String| Some((name.to_owned(), Refusal::Tensor(what)));
+    pub(super) fn not_in_a_header(&self) -> Option<(String, Unconvertible)> {
+        let refusal =
+            |name: &str, what: String| Some((name.to_owned(), Unconvertible::Tensor(what)));
         let mut planned = match self.planned() {
             Ok(planned) => planned,
             Err(ConvertError::Twice(name)) => {

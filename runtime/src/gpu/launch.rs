@@ -12,7 +12,7 @@ use quantloom_dsl::layout::Shape;
 use super::executor::{Executor, Launch, Slot};
 use super::plan::{BufferLocation, Chunk, Constant};
 use super::products::Choice;
-use super::weight::{GpuWeight, Product};
+use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::Values;
 use crate::op::{self, NotScheduled, ProductError};
 use crate::source::{Access, BufferRole, Refusal, Storage};
@@ -72,7 +72,7 @@ impl<E: Executor> GpuWeight<E> {
     /// Uploads the x of a chunk, and makes room for its y and workspace.
     pub(super) fn tensors_of(
         &self,
-        product: &Product<E>,
+        product: &PreparedProduct<E>,
         chunk: Arc<Chunk<E>>,
         x: Values<'_>,
     ) -> Result<Tensors<E>, ProductError> {

@@ -15,7 +15,7 @@ use quantloom_dsl::{ActivationChoice, Quantiser};
 
 use super::executor::Executor;
 use super::products::Choice;
-use super::weight::{GpuWeight, Product};
+use super::weight::{GpuWeight, PreparedProduct};
 use crate::float_mode::standard;
 use crate::op::{NotScheduled, ProductError};
 use crate::source::{
@@ -495,7 +495,11 @@ impl<E: Executor> GpuWeight<E> {
         tokens.iter().try_for_each(|tokens| self.plan(element, *tokens).map(drop))
     }
 
-    fn planned(&self, product: &Product<E>, tokens: u64) -> Result<ProductPlan<E>, ProductError> {
+    fn planned(
+        &self,
+        product: &PreparedProduct<E>,
+        tokens: u64,
+    ) -> Result<ProductPlan<E>, ProductError> {
         let element = product.element;
         let choice = |rows| self.choice(element, rows);
         let most = match tokens {
@@ -527,7 +531,7 @@ impl<E: Executor> GpuWeight<E> {
     /// The launches of a choice for so many rows of x.
     pub(super) fn chunk(
         &self,
-        product: &Product<E>,
+        product: &PreparedProduct<E>,
         choice: &Choice,
         rows: u64,
     ) -> Result<Chunk<E>, ProductError> {
@@ -544,7 +548,7 @@ impl<E: Executor> GpuWeight<E> {
     /// The memory of a constant buffer of a product.
     pub(super) fn constant<'w>(
         &'w self,
-        product: &'w Product<E>,
+        product: &'w PreparedProduct<E>,
         role: BufferRole,
     ) -> Option<&'w Arc<E::Memory>> {
         match role {

@@ -32,15 +32,15 @@ pub struct GpuWeight<E: Executor> {
     pub(super) scheme: Arc<Scheme>,
     pub(super) shape: Shape,
     /// By type of x, in the scheme's order.
-    pub(super) products: Vec<Product<E>>,
+    pub(super) products: Vec<PreparedProduct<E>>,
     /// What kernels do not take x of a type as, and why.
     pub(super) refused: Vec<(FloatFormat, Refusal)>,
     /// What belongs to x and is known beforehand.
     pub(super) static_inputs: Vec<(BufferRole, Arc<E::Memory>)>,
 }
 
-/// The products of one type of x.
-pub(super) struct Product<E: Executor> {
+/// The product with x of one type: its native buffers on the device, the chosen kernels, the plans.
+pub(super) struct PreparedProduct<E: Executor> {
     activation: Activation,
     pub(super) element: FloatFormat,
     /// Type of y.
@@ -158,7 +158,7 @@ impl<E: Executor> GpuWeight<E> {
         filling: &mut impl Filling<E::Memory>,
     ) -> Result<Self, ProductError> {
         let executor = executor.clone();
-        let mut products: Vec<Product<E>> = Vec::new();
+        let mut products: Vec<PreparedProduct<E>> = Vec::new();
         let mut orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)> = Vec::new();
         let mut refused = Vec::new();
         for (activation, own) in &inputs(scheme) {
@@ -201,7 +201,7 @@ impl<E: Executor> GpuWeight<E> {
             };
             let mut parts = Vec::new();
             // What lies in the same order is the same buffer.
-            let alike = |product: &&Product<E>| {
+            let alike = |product: &&PreparedProduct<E>| {
                 product.order.as_ref().map(|order| &order.arrangement) == arrangement.as_ref()
             };
             for native in native {
@@ -222,7 +222,7 @@ impl<E: Executor> GpuWeight<E> {
             };
             let (order, rounded) = (of_columns.cloned(), source.rounds_x(&request)?);
             let (choices, plans) = (Mutex::default(), Mutex::default());
-            products.push(Product {
+            products.push(PreparedProduct {
                 activation,
                 element,
                 output,
@@ -288,7 +288,7 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
-        let mut products: Vec<Product<E>> = Vec::new();
+        let mut products: Vec<PreparedProduct<E>> = Vec::new();
         type Copied<'p, M> = (&'p Arc<DeviceBuffer<M>>, Arc<DeviceBuffer<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
         for product in &self.products {
@@ -307,7 +307,7 @@ impl<E: Executor> GpuWeight<E> {
                     }
                 });
             }
-            products.push(Product {
+            products.push(PreparedProduct {
                 activation: product.activation.clone(),
                 element: product.element,
                 output: product.output,
@@ -336,7 +336,7 @@ impl<E: Executor> GpuWeight<E> {
     /// back, or what the device says.
     pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
         let holds = |part: &&Arc<DeviceBuffer<E::Memory>>| part.native.holds(component);
-        let of = |product: &'_ Product<E>| product.parts.iter().find(holds).cloned();
+        let of = |product: &'_ PreparedProduct<E>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || NotScheduled::NoComponent(component);
         let (product, part) = found.ok_or_else(none)?;
@@ -385,7 +385,7 @@ impl<E: Executor> GpuWeight<E> {
         part.map(|part| self.executor.download(&part.memory)).transpose()
     }
 
-    pub(super) fn request<'s>(&'s self, product: &'s Product<E>) -> Request<'s> {
+    pub(super) fn request<'s>(&'s self, product: &'s PreparedProduct<E>) -> Request<'s> {
         Request {
             scheme: &self.scheme,
             activation: &product.activation,
@@ -428,7 +428,10 @@ impl<E: Executor> GpuWeight<E> {
         product.map_or(0, |product| product.parts.iter().map(|part| part.bytes).sum())
     }
 
-    pub(super) fn product(&self, element: FloatFormat) -> Result<&Product<E>, ProductError> {
+    pub(super) fn product(
+        &self,
+        element: FloatFormat,
+    ) -> Result<&PreparedProduct<E>, ProductError> {
         let product = self.products.iter().find(|product| product.element == element);
         product.ok_or_else(|| self.wrong_element(element))
     }
