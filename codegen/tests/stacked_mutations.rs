@@ -2,7 +2,7 @@
 //! stopped by the simulator, or found to compute a wrong result.
 
 use crate::kernels::mutation::{OpLocation, gone, keep_unpaired, leave_unused, mutate};
-use crate::kernels::stacked::{Layer, Routing};
+use crate::kernels::stacked::{RandomStack, Routing};
 use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::ir::{Binary, Compare, Kernel, Op, Operand, Ternary, verify};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
@@ -155,7 +155,7 @@ const OF_DOWN_TILE: &[(&str, Mutation)] =
         _ => {}
     })];
 
-fn layer(product: ExpertProduct) -> Layer {
+fn layer(product: ExpertProduct) -> RandomStack {
     let clauses = "weight: u4 - 8, scale: bf16 per 1x128, bias: f32, pack: u32 [k:8 | k, n], \
                    activation: bf16";
     let scheme = parse(&format!("s {{ {clauses} }}")).unwrap();
@@ -171,7 +171,7 @@ fn layer(product: ExpertProduct) -> Layer {
         operand: OperandOf::Row,
     };
     let routing = (9, Routing::Random);
-    Layer::draw(&scheme, "sm_90a", (64, 384), stack, routing, 21).unwrap()
+    RandomStack::draw(&scheme, "sm_90a", (64, 384), stack, routing, 21).unwrap()
 }
 
 fn tiles() -> [Chosen; 2] {

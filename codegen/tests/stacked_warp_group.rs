@@ -2,7 +2,7 @@
 //! gives, a gate in the epilogue those of the gate's own kernel, and nothing that is wrong in it stays unnoticed.
 
 use crate::kernels::mutation::{OpLocation, gone, keep_unpaired, leave_unused, mutate};
-use crate::kernels::stacked::{Layer, Routing, scheme, stack};
+use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
@@ -57,7 +57,7 @@ fn of_blocks(kernel: &Kernel, blocks: u32) -> Verified<Kernel> {
 }
 
 /// What is wrong with a product: in two orders of blocks and warps, with a tile a block and with several.
-fn check(layer: &Layer, tile: WarpGroupTile) {
+fn check(layer: &RandomStack, tile: WarpGroupTile) {
     let chosen = Chosen::WarpGroup(tile);
     let kernel = layer.kernel(chosen, &layer.problem);
     let mut first = None;
@@ -100,7 +100,7 @@ fn products_are_right() {
     ];
     for (of, product, shape, routed, block) in cases {
         let (text, stack) = (SCHEMES[of], stack(product, 4, 3));
-        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 7).unwrap();
+        let layer = RandomStack::draw(&scheme(text), "sm_90a", shape, stack, routed, 7).unwrap();
         check(&layer, tile(text.0, block));
     }
 }
@@ -153,7 +153,7 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
         let text = SCHEMES[of];
         let shards = gate.shards() as u32;
         let stack = Stack { shards, ..stack(ExpertProduct::GateUp, 4, 3) };
-        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 9).unwrap();
+        let layer = RandomStack::draw(&scheme(text), "sm_90a", shape, stack, routed, 9).unwrap();
         let tile = tile(text.0, block);
         let chosen = Chosen::WarpGroup(tile);
         let alone = layer.kernel(chosen, &layer.problem);
@@ -174,7 +174,8 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
 fn rows_are_weighted() {
     let stack = stack(ExpertProduct::Down, 4, 3);
     let routed = (9, Routing::Random);
-    let layer = Layer::draw(&scheme(SCHEMES[0]), "sm_90a", (40, 264), stack, routed, 4).unwrap();
+    let layer =
+        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", (40, 264), stack, routed, 4).unwrap();
     let tile = tile("sym", (8, 2, 1, 3));
     let chosen = Chosen::WarpGroup(tile);
     let plain = layer.run(&layer.kernel(chosen, &layer.problem), tile.tokens, 0).unwrap();
@@ -198,7 +199,7 @@ fn rows_of_pairs_are_rounded() {
     ];
     for (of, shape, routed, block) in cases {
         let (text, stack) = (SCHEMES[of], stack(ExpertProduct::Down, 4, 3));
-        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 8).unwrap();
+        let layer = RandomStack::draw(&scheme(text), "sm_90a", shape, stack, routed, 8).unwrap();
         let tile = tile(text.0, block);
         let chosen = Chosen::WarpGroup(tile);
         let wide = layer.kernel(chosen, &layer.weighted(false));
@@ -515,9 +516,10 @@ fn all_found(
 }
 
 /// A layer whose rows and columns no tile divides, and a tile whose ring is used again.
-fn mutated(product: ExpertProduct) -> (Layer, WarpGroupTile) {
+fn mutated(product: ExpertProduct) -> (RandomStack, WarpGroupTile) {
     let (routed, shape) = ((9, Routing::Random), (72, 520));
-    let layer = Layer::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 21);
+    let layer =
+        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 21);
     (layer.unwrap(), tile("sym", (8, 1, 2, 3)))
 }
 

@@ -67,8 +67,8 @@ pub const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
 /// A buffer of a kernel, by its role.
 type Bound = (BufferRole, Contents);
 
-/// A product of random numbers.
-pub struct Layer {
+/// A product of random numbers with stacked experts.
+pub struct RandomStack {
     scheme: Scheme,
     activation: Activation,
     own: FloatFormat,
@@ -87,7 +87,7 @@ pub struct Layer {
     operand: Vec<(BufferRole, Vec<u8>)>,
 }
 
-impl Layer {
+impl RandomStack {
     /// Draws a layer; `None` if no schedule multiplies it.
     pub fn draw(
         scheme: &Scheme,
