@@ -108,5 +108,8 @@ pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, 
 pub use operation::{AccessKind, MemoryAccess};
 pub(crate) use print::affine;
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
-pub use verify::{Verified, VerifyError, VerifyErrorKind, VerifyErrors, verify};
+pub use verify::{
+    DeclarationError, LaunchError, RoleError, ValueError, Verified, VerifyError, VerifyErrorKind,
+    VerifyErrors, verify,
+};
 pub(crate) use walk::each_op;

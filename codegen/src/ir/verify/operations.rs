@@ -1,7 +1,7 @@
 //! Checks of each operation alone: its items are declared, types and counts match, constants are in
 //! range, the buffer allows the access, the target has the instruction.
 
-use super::{Findings, VerifyErrorKind};
+use super::{Findings, RoleError, ValueError, VerifyErrorKind};
 use crate::ir::operation::{AllowedArrays, Expected, OperationPart};
 use crate::ir::{
     Access, AccessKind, Accumulator, Address, BarrierRef, Body, MatrixOperand, MatrixScope,
@@ -45,7 +45,7 @@ impl<'k> Walk<'_, 'k> {
                         self.value("bound", U32, bound);
                     }
                     if *step == Operand::U32(0) {
-                        self.report(VerifyErrorKind::Value("a loop's step is 0".to_owned()));
+                        self.report(ValueError::LoopStep.into());
                     }
                     self.at += 1;
                     self.body(body, false);
@@ -58,8 +58,7 @@ impl<'k> Walk<'_, 'k> {
                 }
                 Statement::Roles(roles) => {
                     if !top || place + 1 != body.len() {
-                        let what = "they are not the last statement of the kernel".to_owned();
-                        self.report(VerifyErrorKind::Roles(what));
+                        self.report(VerifyErrorKind::Roles(RoleError::NotLast));
                     }
                     self.roles(roles);
                     self.at += 1;
@@ -76,17 +75,18 @@ impl<'k> Walk<'_, 'k> {
         let mut next = 0;
         for role in roles {
             if role.warps.start != next || role.warps.is_empty() {
-                let what =
-                    format!("`{}` starts at warp {}, not {next}", role.name, role.warps.start);
-                self.report(VerifyErrorKind::Roles(what));
+                let (role, start) = (role.name.clone(), role.warps.start);
+                self.report(VerifyErrorKind::Roles(RoleError::Start {
+                    role,
+                    start,
+                    expected: next,
+                }));
             }
             next = role.warps.end;
         }
         if next != kernel.warps() {
-            self.report(VerifyErrorKind::Roles(format!(
-                "they cover warps 0 to {next} of {}",
-                kernel.warps()
-            )));
+            let what = RoleError::Covered { covered: next, warps: kernel.warps() };
+            self.report(VerifyErrorKind::Roles(what));
         }
         let Some(gpu) = kernel.target.gpu else { return };
         if roles.iter().all(|role| role.registers.is_none()) {
@@ -98,23 +98,17 @@ impl<'k> Walk<'_, 'k> {
         let mut asked = 0;
         for role in roles {
             let Some(registers) = role.registers else {
-                let what = format!("`{}` does not set its number of registers", role.name);
+                let what = RoleError::NoRegisters(role.name.clone());
                 self.report(VerifyErrorKind::Roles(what));
                 continue;
             };
             if !(24..=256).contains(&registers) || !registers.is_multiple_of(8) {
-                let what = format!(
-                    "`{}` has {registers} registers; must be a multiple of 8 from 24 to 256",
-                    role.name
-                );
+                let what = RoleError::Registers { role: role.name.clone(), registers };
                 self.report(VerifyErrorKind::Roles(what));
             }
             let group = gpu.warp_group.unwrap_or(1);
             if !role.warps.start.is_multiple_of(group) || !role.warps.end.is_multiple_of(group) {
-                let what = format!(
-                    "`{}` sets its number of registers, and is not made of whole warp groups",
-                    role.name
-                );
+                let what = RoleError::PartialWarpGroup(role.name.clone());
                 self.report(VerifyErrorKind::Roles(what));
             }
             asked += registers * role.warps.len() as u32;
@@ -231,7 +225,7 @@ impl<'k> Walk<'_, 'k> {
         let gpu = self.findings.kernel.target.gpu;
         match op {
             Op::Special { value: Special::Block(axis) | Special::Blocks(axis), .. } => {
-                self.require(*axis <= 2, || format!("grid axis {axis} does not exist"));
+                self.require(*axis <= 2, ValueError::GridAxis(*axis));
             }
             Op::Load { dst, width, .. } | Op::ClusterLoad { dst, width, .. } => {
                 self.count("results", width.registers(), dst.len())
@@ -241,16 +235,15 @@ impl<'k> Walk<'_, 'k> {
             }
             Op::AtomicLoad { order, .. } => {
                 let acquires = matches!(order, MemoryOrder::Relaxed | MemoryOrder::Acquire);
-                self.require(acquires, || "a load cannot release".to_owned());
+                self.require(acquires, ValueError::ReleasingLoad);
             }
             Op::NamedBarrier { id, threads, .. } => {
                 let (warp, block) = (gpu.map_or(1, |gpu| gpu.warp), self.findings.kernel.launch);
                 let exists = (1..=15).contains(id);
-                self.require(exists, || format!("named barrier {id} does not exist"));
+                self.require(exists, ValueError::NamedBarrier(*id));
                 let whole = *threads > 0 && threads.is_multiple_of(warp);
-                self.require(whole && *threads <= block.threads, || {
-                    format!("a named barrier of {threads} threads; must be a multiple of the warp")
-                });
+                let whole = whole && *threads <= block.threads;
+                self.require(whole, ValueError::BarrierThreads(*threads));
             }
             Op::Shuffle { op, a, by, .. } => {
                 self.expected("value", Expected::Word, *a);
@@ -260,19 +253,17 @@ impl<'k> Walk<'_, 'k> {
                 let warp = gpu.map_or(32, |gpu| gpu.warp);
                 self.count("results", warp.div_ceil(32) as usize, dst.len());
             }
-            Op::CopyAsync { width, .. } => self.require(width.bytes() >= 4, || {
-                "an asynchronous copy must be 4, 8 or 16 bytes".to_owned()
-            }),
+            Op::CopyAsync { width, .. } => {
+                self.require(width.bytes() >= 4, ValueError::CopyWidth);
+            }
             Op::MbarrierInit { arrivals, .. } => {
-                self.require((1..1 << 20).contains(arrivals), || {
-                    format!("an mbarrier of {arrivals} arrivals is not supported")
-                });
+                let countable = (1..1 << 20).contains(arrivals);
+                self.require(countable, ValueError::Arrivals(*arrivals));
             }
             Op::BulkLoad { bytes: Operand::U32(bytes), .. }
             | Op::BulkStore { bytes: Operand::U32(bytes), .. } => {
-                self.require(*bytes > 0 && bytes.is_multiple_of(16), || {
-                    format!("a bulk copy of {bytes} bytes; must be a multiple of 16")
-                });
+                let whole = *bytes > 0 && bytes.is_multiple_of(16);
+                self.require(whole, ValueError::BulkBytes(*bytes));
             }
             Op::MatrixLoad { dst, .. } => self.matrices(dst.len()),
             Op::MatrixStore { values, .. } => self.matrices(values.len()),
@@ -316,9 +307,9 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn require(&mut self, right: bool, what: impl FnOnce() -> String) {
+    fn require(&mut self, right: bool, otherwise: ValueError) {
         if !right {
-            self.report(VerifyErrorKind::Value(what()));
+            self.report(otherwise.into());
         }
     }
 
@@ -362,7 +353,7 @@ impl<'k> Walk<'_, 'k> {
 
     fn matrices(&mut self, count: usize) {
         let right = matches!(count, 1 | 2 | 4);
-        self.require(right, || format!("{count} matrices; must be 1, 2 or 4"));
+        self.require(right, ValueError::Matrices(count));
     }
 
     fn constant_buffer(&mut self, address: Address, what: &'static str) {
@@ -410,8 +401,7 @@ impl<'k> Walk<'_, 'k> {
             }
         };
         if kind == AccessKind::Atomic && word != Word::U32 {
-            let what = "atomic operations need an array of 32-bit words".to_owned();
-            self.report(VerifyErrorKind::Value(what));
+            self.report(ValueError::AtomicWord.into());
         }
         let known = match address.index {
             Operand::U32(index) => u64::from(index),
@@ -472,14 +462,13 @@ impl<'k> Walk<'_, 'k> {
         let of_lane = op.lane_scales();
         for scale in scales {
             let byte = u32::from(scale.byte);
-            self.require(byte <= 3 && byte.is_multiple_of(of_lane), || {
-                format!("{of_lane} scales from byte {byte} of a register on; must be 0 to 3, and a multiple")
-            });
+            let selectable = byte <= 3 && byte.is_multiple_of(of_lane);
+            self.require(selectable, ValueError::ScaleByte { scales: of_lane, byte });
         }
         if let Accumulator::Registers(regs) = c {
             self.count("c", in_d, regs.len());
             let same = op.scope == MatrixScope::Warp || regs == d;
-            self.require(same, || "in warp-group scope c must be d".to_owned());
+            self.require(same, ValueError::Accumulator);
         }
     }
 }
