@@ -223,7 +223,7 @@ impl ComputePlan {
 
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest
     /// alternative.
-    pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> String {
+    pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> ProductObstacle {
         let there = |product: &&ProductInstruction| {
             product.classes.contains(&class) && product.scaling().is_none()
         };
@@ -234,24 +234,44 @@ impl ComputePlan {
         });
         let step = kept.map(|product| product.columns).min();
         match (step, segment(scheme, activation), activation) {
-            (Some(step), Some(segment), _) => format!(
-                "what multiplies sums changes every {segment} columns, and its products add up {step} at a \
-                 time; groups of a multiple of {step} columns have one"
-            ),
+            (Some(step), Some(segment), _) => ProductObstacle::Segment { segment, step },
             (_, _, Activation::Float(_)) => {
                 let float = |product: &&ProductInstruction| product.sum == Accumulate::F32;
                 let mut types: Vec<Operand> =
                     products().filter(float).map(|p| p.activation).collect();
                 types.retain(|operand| operand.bits() >= 16);
                 types.dedup();
-                format!("x in {} has one", either(&types))
+                ProductObstacle::Input { others: types }
             }
-            (_, _, Activation::Quantised(quantiser)) => format!(
-                "none of its operands holds all codes of {}; integers and floats of 8 bits have one",
-                quantiser.code
-            ),
+            (_, _, Activation::Quantised(quantiser)) => ProductObstacle::Codes(quantiser.code),
         }
     }
+}
+
+/// Why no product of a class of targets multiplies w and x, and what would have one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProductObstacle {
+    /// Scales or terms of sums change within the columns that a product adds up.
+    #[error(
+        "what multiplies sums changes every {segment} columns, and its products add up {step} at a \
+         time; groups of a multiple of {step} columns have one"
+    )]
+    Segment {
+        /// Columns that share all factors and terms of their sum.
+        segment: u32,
+        /// The fewest columns that a product of these types adds up.
+        step: u32,
+    },
+    /// No product takes x in its type.
+    #[error("x in {} has one", either(others))]
+    Input {
+        /// The float types of x that have a product.
+        others: Vec<Operand>,
+    },
+    /// No operand holds all codes of x, which are of this type.
+    #[error("none of its operands holds all codes of {0}; integers and floats of 8 bits have one")]
+    Codes(Number),
 }
 
 /// A list of types in a sentence.

@@ -30,7 +30,7 @@ pub mod templates;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 
-pub use compute::{ComputePlan, ProductInstruction};
+pub use compute::{ComputePlan, ProductInstruction, ProductObstacle};
 pub use dequant::DequantPlan;
 pub use name::{brief, kernel_name, product_name};
 pub use native::NativeLayout;

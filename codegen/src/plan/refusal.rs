@@ -3,6 +3,7 @@
 use quantloom_dsl::format::F32;
 use quantloom_dsl::{Activation, Scheme};
 
+use super::compute::ProductObstacle;
 use super::operand::Operand;
 use super::plan;
 use crate::target::{TARGETS, Target, target, unsupported_reason};
@@ -32,7 +33,7 @@ pub enum PlanError {
         /// The target.
         target: &'static str,
         /// The obstacle, and what would work.
-        why: String,
+        why: ProductObstacle,
     },
     /// No dequantisation sequence from these codes to the product's operand.
     #[error("there is no sequence from {code} to {operand} for {target}")]

@@ -73,6 +73,7 @@ pub struct Sequence {
 
 /// An error of a sequence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SequenceFault {
     /// A step or an output reads a register that nothing has written.
     #[error("{template}: register {register} is read before it is written")]
