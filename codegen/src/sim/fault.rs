@@ -59,7 +59,7 @@ pub struct ConflictingAccess {
 pub enum FaultKind {
     /// The launch does not fit the kernel.
     #[error("the launch does not fit: {0}")]
-    Launch(#[source] LaunchMismatch),
+    Launch(LaunchMismatch),
     /// A register that was never written is read.
     #[error("reads {0}, which holds no value")]
     PoisonRegister(String),

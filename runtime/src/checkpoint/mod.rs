@@ -42,7 +42,7 @@ pub use experts::{
 };
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
 pub use files::{Access, Tensor, Tensors};
-pub use gguf::{Gguf, GgufList, GgufProblem, GgufType, GgufValue};
+pub use gguf::{Gguf, GgufList, GgufProblem, GgufTensorLimit, GgufType, GgufValue};
 pub(crate) use gguf::{
     GgufEntry, default_keys, element_number, header as gguf_header,
     unwritable as unwritable_in_gguf,

@@ -26,11 +26,13 @@ use quantloom_dsl::{Activation, Scheme};
 
 use crate::checkpoint::storage::{Storage, StoredLayer, Variant, Wanted, variants};
 use crate::checkpoint::{
-    Checkpoint, CheckpointFormat, Layer, element_number, tensor_name, unwritable_in_gguf,
+    Checkpoint, CheckpointFormat, Dtype, GgufTensorLimit, Layer, LayerFault, element_number,
+    tensor_name, unwritable_in_gguf,
 };
 use crate::tensor::float_format;
 use crate::unpacked::{UnpackError, Unpacked};
 
+pub use crate::checkpoint::storage::SettingConflict;
 pub use inexact::Inexact;
 pub use output::{ConvertError, Output};
 pub use proof::ProofError;
@@ -51,7 +53,10 @@ pub struct Options {
 pub enum Unconvertible {
     /// The layer cannot be read.
     #[error("it cannot be read: {0}")]
-    Source(String),
+    Layer(LayerFault),
+    /// The layer's values cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unpack(Box<UnpackError>),
     /// The format is read and not written.
     #[error("{0} is not written")]
     Format(&'static str),
@@ -75,11 +80,29 @@ pub enum Unconvertible {
         why: Box<Inexact>,
     },
     /// The layer differs from others in what the format says of all layers alike.
-    #[error("{0}")]
-    Apart(String),
+    #[error(transparent)]
+    Apart(SettingConflict),
     /// The format has no such tensor.
+    #[error(transparent)]
+    Tensor(TensorLimit),
+}
+
+/// Why an output cannot have a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorLimit {
+    /// GGUF has no type for these elements.
+    #[error("ggml has no type for elements of {0:?}")]
+    Elements(Dtype),
+    /// GGUF has no tensor of this name and these dimensions.
+    #[error(transparent)]
+    Gguf(#[from] GgufTensorLimit),
+    /// A layer's tensor, as the format calls it, and a copied one have one name.
+    #[error("another tensor would have this name too")]
+    Twice,
+    /// What the writer of the output's header says.
     #[error("{0}")]
-    Tensor(String),
+    Header(String),
 }
 
 /// A layer, and how the format stores it.
@@ -143,7 +166,7 @@ impl<'c> ConversionPlan<'c> {
         let mut found: Vec<Vec<PlannedLayer>> = variants.iter().map(|_| Vec::new()).collect();
         let mut unwritten = Vec::new();
         for (name, layer) in checkpoint.layers() {
-            let layer = layer.map_err(|fault| Unconvertible::Source(fault.to_string()));
+            let layer = layer.map_err(Unconvertible::Layer);
             let layer = layer.and_then(|layer| match layer.format() {
                 // Its state is in several tensors, of which the reader makes those of a scheme.
                 CheckpointFormat::BitsAndBytes => Err(Unconvertible::From(layer.format().name())),
@@ -151,7 +174,7 @@ impl<'c> ConversionPlan<'c> {
             });
             let unpacked = layer.and_then(|layer| {
                 let unpacked = unpack(layer, options);
-                Ok((layer, unpacked.map_err(|error| Unconvertible::Source(error.to_string()))?))
+                Ok((layer, unpacked.map_err(|error| Unconvertible::Unpack(Box::new(error)))?))
             });
             for (variant, found) in variants.iter().zip(&mut found) {
                 found.push(planned(name, &unpacked, format, variant, &mut probed));
@@ -303,7 +326,8 @@ fn stored(
             let tensors = LayerTensors::new(name, shape, &storage, &slots);
             let tensors = tensors.map_err(|error| inexact(error.to_string()))?;
             let layers = [StoredLayer { name, shape, storage: &storage }];
-            let config = (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what))?;
+            let config =
+                (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what.to_string()))?;
             proof::probe(format, &storage, shape, &tensors, config).map_err(inexact)?;
             probed.insert(key);
             Ok(middle)
@@ -402,8 +426,8 @@ fn refused(
         let what = if format == CheckpointFormat::Gguf {
             let dims: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
             match element_number(tensor.dtype()) {
-                None => Some(format!("ggml has no type for elements of {:?}", tensor.dtype())),
-                Some(_) => unwritable_in_gguf(name, &dims),
+                None => Some(TensorLimit::Elements(tensor.dtype())),
+                Some(_) => unwritable_in_gguf(name, &dims).map(TensorLimit::Gguf),
             }
         } else {
             None
@@ -473,11 +497,12 @@ fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> BTreeSet<String
 
 /// A layer that was read when the plan was made.
 fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<&'c Layer, ConvertError> {
-    checkpoint.layer(name).map_err(|fault| ConvertError::Source(fault.to_string()))
+    Ok(checkpoint.layer(name)?)
 }
 
 /// The values of a layer.
 fn values(layer: &Layer, options: Options) -> Result<Unpacked, ConvertError> {
-    let fault = |error| ConvertError::Source(format!("layer \"{}\": {error}", layer.name()));
+    let fault =
+        |error| ConvertError::Unpack { layer: layer.name().to_owned(), error: Box::new(error) };
     unpack(layer, options).map_err(fault)
 }

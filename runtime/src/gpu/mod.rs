@@ -51,6 +51,6 @@ pub use products::{
     Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, Stacked, StackedChoice,
     Trusted,
 };
-pub use saved::SavedError;
+pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;
 pub use weight::GpuWeight;

@@ -10,7 +10,7 @@ use ::wgpu::{
 };
 
 use super::adapter::Opened;
-use super::error::WgpuError;
+use super::error::{DispatchFault, WgpuError};
 use super::fault::checked;
 use super::memory::Memory;
 use crate::gpu::Slot;
@@ -178,7 +178,7 @@ impl Pipeline {
         })
     }
 
-    fn fault(&self, what: String) -> WgpuError {
+    fn fault(&self, what: DispatchFault) -> WgpuError {
         WgpuError::Launch { entry: self.entry.clone(), what }
     }
 
@@ -188,7 +188,7 @@ impl Pipeline {
         for parameter in &self.rule.parameters {
             let ParameterKind::Size(count) = &parameter.kind else { continue };
             let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
-            let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
+            let what = || DispatchFault::Parameter(parameter.name.clone());
             bytes.extend(size.ok_or_else(|| self.fault(what()))?.to_le_bytes());
         }
         bytes.resize(bytes.len().next_multiple_of(UNIFORM), 0);
@@ -203,17 +203,17 @@ impl Pipeline {
         let mut given = slots.iter();
         for (parameter, expected) in buffers.zip(sizes.bytes.iter().copied()) {
             let name = &parameter.name;
-            let slot = given.next().ok_or_else(|| self.fault(format!("no buffer `{name}`")))?;
+            let slot =
+                given.next().ok_or_else(|| self.fault(DispatchFault::NoBuffer(name.clone())))?;
             let found = memory(slot).bytes;
             if found < expected {
-                let what =
-                    format!("buffer `{name}` has {found} bytes, the kernel touches {expected}");
-                return Err(self.fault(what));
+                let buffer = name.clone();
+                return Err(self.fault(DispatchFault::BufferBytes { buffer, found, expected }));
             }
         }
         match given.count() {
             0 => Ok(()),
-            more => Err(self.fault(format!("{more} buffers too many"))),
+            more => Err(self.fault(DispatchFault::ExtraBuffers(more))),
         }
     }
 
@@ -224,7 +224,7 @@ impl Pipeline {
         for ((blocks, count), axis) in grid.iter_mut().zip(&self.rule.grid).zip(["x", "y", "z"]) {
             let found = count.of(problem).and_then(|found| u32::try_from(found).ok());
             let fits = found.filter(|found| *found <= limit);
-            let what = || format!("{count} blocks along {axis}, at most {limit}");
+            let what = || DispatchFault::Blocks { blocks: count.clone(), axis, limit };
             *blocks = fits.ok_or_else(|| self.fault(what()))?;
         }
         Ok(grid)

@@ -41,7 +41,7 @@ pub enum VerifyErrorKind {
     },
     /// A number of threads, blocks or registers that the target cannot launch.
     #[error("launch: {0}")]
-    Launch(#[source] LaunchError),
+    Launch(LaunchError),
     /// More shared memory than a block can have.
     #[error("{bytes} bytes of shared memory; a block of {target} has at most {limit}")]
     SharedSize {
@@ -196,7 +196,7 @@ pub enum VerifyErrorKind {
     Value(#[from] ValueError),
     /// Roles that are not the last statement of the kernel, or that do not cover its warps.
     #[error("roles: {0}")]
-    Roles(#[source] RoleError),
+    Roles(RoleError),
     /// Roles that ask for more registers than the block was launched with.
     #[error(
         "roles need {asked} registers, in units of {per} x 32 threads; the launch allocates {given}: \
