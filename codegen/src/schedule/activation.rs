@@ -51,8 +51,8 @@ use self::source::{SourceColumn, VECTOR, VectorSource};
 use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
-    ParameterId, Shuffle, Special, Ternary, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, LaunchConfig, Op,
+    Operand, ParameterId, Shuffle, Special, Ternary, Width, Word,
 };
 use crate::schedule::byte_fragments::{ByteFragments, STEP};
 use crate::target::Feature;
@@ -109,7 +109,7 @@ fn start(
     programmatic: bool,
 ) -> (Builder, ParameterId) {
     let grid = [Count::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let mut b = Builder::new(&problem.kernel_name(what), summary, problem.target, launch);
     let m = b.size(Dimension::M, "rows of x, at least 1");
     (b, m)

@@ -26,7 +26,7 @@ use super::buffers::PER_ROW_LAYOUT;
 use super::group_params::{GroupParams, ParamKind, is_read};
 use super::problem::Problem;
 use super::unscheduled::{TransformLimit, Unscheduled, UnscheduledPart};
-use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
+use crate::ir::{Access, Builder, Extent, Half, Kernel, LaunchConfig};
 
 /// What a native buffer holds: a constant buffer of a product, in the layout that kernels read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -502,7 +502,7 @@ impl Transform<'_> {
         let fixed = |count: u32| [Extent::Constant(count)];
         let grid = [blocks, 1, 1].map(Extent::Constant);
         let launch =
-            Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
+            LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
         let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
         let summary = format!(
             "{} of w[{}, {}] from {} to `{}`; a thread writes {vector} bits.",

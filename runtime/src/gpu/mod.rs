@@ -46,7 +46,9 @@ pub use executor::{Executor, Launch, Slot};
 pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
 pub use launch::Tensors;
 pub use native::{Computed, Form, NativeBuffer};
-pub use plan::{LaunchPlan, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, Step, WorkspaceBytes};
+pub use plan::{
+    LaunchPlan, LaunchStep, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, WorkspaceBytes,
+};
 pub use products::{
     Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, Stacked, StackedChoice,
     Trusted,

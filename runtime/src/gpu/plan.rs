@@ -1,7 +1,7 @@
 //! The launch plan of a product or of an expert layer: its launches, the buffers that they share, how large
 //! those are.
 //!
-//! In: the [`Step`]s that a source of kernels says, and the rules of their kernels. Out: a
+//! In: the [`LaunchStep`]s that a source of kernels says, and the rules of their kernels. Out: a
 //! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`ProductPlan`]:
 //! loaded kernels, grids, and where in a workspace each buffer is. Any executor runs the steps of a
 //! plan on memory of its own (`launch`); an engine on CUDA or HIP gives its own memory and
@@ -24,7 +24,7 @@ use crate::source::{
 
 /// One launch of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct LaunchStep {
     /// The kernel.
     pub kernel: KernelKey,
     /// Buffers of the kernel that are others in the plan: what each is to the kernel, and what to the
@@ -37,7 +37,7 @@ pub struct Step {
     pub rows: Count,
 }
 
-impl Step {
+impl LaunchStep {
     /// A launch whose buffers have the same roles in the plan as in the kernel.
     pub fn new(kernel: KernelKey) -> Self {
         Self { kernel, bindings: Vec::new(), product: 0, rows: Count::M }
@@ -166,7 +166,7 @@ impl LaunchPlan {
     /// # Errors
     /// Steps that do not fit together.
     pub fn new<'s>(
-        steps: impl IntoIterator<Item = (&'s Step, &'s LaunchRule)>,
+        steps: impl IntoIterator<Item = (&'s LaunchStep, &'s LaunchRule)>,
     ) -> Result<Self, PlanFault> {
         let mut plan = Self { buffers: Vec::new(), launches: Vec::new() };
         for (step, rule) in steps {
@@ -313,7 +313,7 @@ impl<E: Executor> Chunk<E> {
     /// Steps that are no plan, or what the device says of a kernel.
     pub(super) fn assembled(
         executor: &E,
-        steps: &[Step],
+        steps: &[LaunchStep],
         problem: ProblemSize,
         constant: impl Fn(usize, BufferRole) -> Option<Arc<E::Memory>>,
     ) -> Result<Self, ProductError> {
@@ -573,13 +573,13 @@ mod tests {
     use super::*;
     use crate::source::{Parameter, Schedule, Work};
 
-    fn step(name: &str) -> Step {
+    fn step(name: &str) -> LaunchStep {
         let text = "w { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
                     activation: bf16 }";
         let scheme = parse(text).unwrap();
         let work = Work::product(&scheme, &scheme.activations[0], Number::Float(BF16));
         let (schedule, target) = (Schedule::new(name, []), "sm_90a".to_owned());
-        Step::new(KernelKey { work, schedule, target })
+        LaunchStep::new(KernelKey { work, schedule, target })
     }
 
     fn rule(parameters: &[(BufferRole, Access, Count)]) -> LaunchRule {

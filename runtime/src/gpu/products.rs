@@ -8,7 +8,7 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativeBuffer;
-use super::plan::Step;
+use super::plan::LaunchStep;
 use crate::accumulation::{Decoded, Sums};
 use crate::column_order::Arrangement;
 use crate::source::{BufferRole, KernelKey, KernelSource, Refusal};
@@ -263,10 +263,10 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why there are none.
-    fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<Step>, Refusal> {
+    fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<LaunchStep>, Refusal> {
         let operand = self.operand(request, Some(&choice.key))?;
-        let mut steps: Vec<Step> = operand.into_iter().map(Step::new).collect();
-        let product = Step::new(choice.key.clone());
+        let mut steps: Vec<LaunchStep> = operand.into_iter().map(LaunchStep::new).collect();
+        let product = LaunchStep::new(choice.key.clone());
         steps.push(match steps.is_empty() {
             true => product,
             false => product.bound(BufferRole::X, BufferRole::Operand),

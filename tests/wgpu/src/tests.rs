@@ -242,7 +242,7 @@ fn mistakes_of_texts_are_found() {
 fn division(n: u32, change: &str) -> KernelText<'static> {
     let threads = 64;
     let grid = [Extent::Constant(n / threads), Extent::Constant(1), Extent::Constant(1)];
-    let launch = ir::Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+    let launch = ir::LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
     let mut b = Builder::new("divide", "z = x / y", target("wgsl").unwrap(), launch);
     let shape = [Extent::Constant(n)];
     let [x, y] = ["x", "y"].map(|name| b.buffer(name, Word::U32, Access::ReadOnly, &shape, "f32"));

@@ -10,8 +10,9 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::THREADS;
 use crate::ir::{
-    Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, MemoryOrder,
-    Op, Operand, ParameterId, Scope, SharedId, Special, Type, Unary, Uniformity, Width, Word,
+    Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, Kernel, LaunchConfig, Mask,
+    MemoryOrder, Op, Operand, ParameterId, Scope, SharedId, Special, Type, Unary, Uniformity,
+    Width, Word,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
@@ -70,7 +71,7 @@ fn start(problem: &SortProblem, what: &str, summary: &str) -> Builder {
     let &SortProblem { target, experts, local, mapped, slots, .. } = problem;
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
     let map = if mapped { format!("of{experts}") } else { String::new() };
     let counted = if problem.counted { "c" } else { "" };
     let name = format!("{what}_e{local}{map}b{slots}{counted}__{}", target.name.replace('_', ""));
