@@ -129,8 +129,8 @@ impl<D: DriverApi> ProductPlan<DriverExecutor<D>> {
     /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream`, `cudaStream_t` or `hipStream_t`.
     ///
     /// x is [M, K] of [`ProductPlan::element`], y [M, N] of [`ProductPlan::output`], both in rows without gaps (else
-    /// [`ProductPlan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
-    /// three begin at multiples of 16 bytes.
+    /// [`ProductPlan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or
+    /// more. All three begin at multiples of 16 bytes.
     ///
     /// With `overlap` the first kernel may start before the work that is queued before it has ended
     /// (programmatic dependent launch): it loads weights, and waits before it reads x or writes.
