@@ -19,14 +19,14 @@ use crate::{cpu, stored};
 /// A clone is the same weight. The bias is the checkpoint's, where its layer has one.
 #[derive(Clone)]
 pub struct QuantLinear {
-    place: Place,
+    weight: DeviceWeight,
     n: usize,
     k: usize,
 }
 
 /// Where the weight is.
 #[derive(Clone)]
-enum Place {
+enum DeviceWeight {
     Cpu(Arc<PreparedLayer>),
     #[cfg(feature = "cuda")]
     Cuda(Arc<CudaWeight>),
@@ -75,20 +75,20 @@ impl QuantLinear {
             return Err(of_the_layer(&what));
         }
         let weight = WeightData::stored(scheme, shape, |store| layer.store(store));
-        let place = match device {
+        let weight = match device {
             Device::Cpu => weight
                 .prepare(&quantloom::Device::cpu())
-                .map(|weight| Place::Cpu(Arc::new(weight)))
+                .map(|weight| DeviceWeight::Cpu(Arc::new(weight)))
                 .map_err(|error| of_the_layer(&error))?,
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => CudaWeight::new(&weight, device)
-                .map(|weight| Place::Cuda(Arc::new(weight)))
+                .map(|weight| DeviceWeight::Cuda(Arc::new(weight)))
                 .map_err(|error| of_the_layer(&error))?,
             #[cfg(not(feature = "cuda"))]
             Device::Cuda(_) => bail!("quantloom-candle was compiled without its feature `cuda`"),
             Device::Metal(_) => bail!("quantloom-candle has no kernels for Metal"),
         };
-        Ok(Self { place, n: shape.n as usize, k: shape.k as usize })
+        Ok(Self { weight, n: shape.n as usize, k: shape.k as usize })
     }
 
     /// A layer of tensors that candle has, such as those of a `VarBuilder`. `tensor` is asked for each
@@ -150,21 +150,21 @@ impl QuantLinear {
     /// # Errors
     /// A type of x or a number of rows without a kernel; what the device says.
     pub fn warm(&self, dtype: DType, tokens: &[usize]) -> Result<()> {
-        match &self.place {
-            Place::Cpu(_) => {
+        match &self.weight {
+            DeviceWeight::Cpu(_) => {
                 let _ = (dtype, tokens);
                 Ok(())
             }
             #[cfg(feature = "cuda")]
-            Place::Cuda(weight) => weight.warm(dtype, tokens),
+            DeviceWeight::Cuda(weight) => weight.warm(dtype, tokens),
         }
     }
 
     fn prepared(&self) -> &PreparedLayer {
-        match &self.place {
-            Place::Cpu(weight) => weight,
+        match &self.weight {
+            DeviceWeight::Cpu(weight) => weight,
             #[cfg(feature = "cuda")]
-            Place::Cuda(weight) => weight.prepared(),
+            DeviceWeight::Cuda(weight) => weight.prepared(),
         }
     }
 
@@ -190,24 +190,26 @@ impl Module for QuantLinear {
         let x = x.contiguous()?;
         #[cfg(feature = "cuda")]
         let x = crate::cuda::aligned(x)?;
-        x.apply_op1_no_bwd(&Product(self))
+        x.apply_op1_no_bwd(&LinearOp(self))
     }
 }
 
 /// The product as candle calls it.
-struct Product<'a>(&'a QuantLinear);
+struct LinearOp<'a>(&'a QuantLinear);
 
-impl CustomOp1 for Product<'_> {
+impl CustomOp1 for LinearOp<'_> {
     fn name(&self) -> &'static str {
         "quantloom-linear"
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (at, _, dims) = self.0.sizes(layout)?;
-        match &self.0.place {
-            Place::Cpu(weight) => Ok((cpu::product(weight, x, at, dims.elem_count())?, dims)),
+        match &self.0.weight {
+            DeviceWeight::Cpu(weight) => {
+                Ok((cpu::product(weight, x, at, dims.elem_count())?, dims))
+            }
             #[cfg(feature = "cuda")]
-            Place::Cuda(_) => bail!("x is on the CPU, and the weight on a GPU"),
+            DeviceWeight::Cuda(_) => bail!("x is on the CPU, and the weight on a GPU"),
         }
     }
 
@@ -218,9 +220,9 @@ impl CustomOp1 for Product<'_> {
         layout: &Layout,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
         let (at, tokens, dims) = self.0.sizes(layout)?;
-        match &self.0.place {
-            Place::Cuda(weight) => Ok((weight.product(x, at, tokens)?, dims)),
-            Place::Cpu(_) => bail!("x is on a GPU, and the weight on the CPU"),
+        match &self.0.weight {
+            DeviceWeight::Cuda(weight) => Ok((weight.product(x, at, tokens)?, dims)),
+            DeviceWeight::Cpu(_) => bail!("x is on a GPU, and the weight on the CPU"),
         }
     }
 }

@@ -16,7 +16,7 @@ use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 use rayon::prelude::*;
 
-use crate::kernels::operand::{Kind, Rows};
+use crate::kernels::operand::{RowValues, Rows};
 
 mod columns;
 mod mistakes;
@@ -167,7 +167,7 @@ fn the_operand_is_the_references() {
                     continue;
                 }
                 tried += 1;
-                let kinds = if at >= 4 { &Kind::ALL[4..8] } else { &Kind::ALL };
+                let kinds = if at >= 4 { &RowValues::ALL[4..8] } else { &RowValues::ALL };
                 // Without shuffles, byte permutations and more than 256 threads, too; with shuffles of
                 // four.
                 let portable = if at % 2 == 0 { "wgsl" } else { "wgsl_subgroups" };
@@ -209,7 +209,7 @@ fn codes_with_their_scales_are_the_references() {
                 let problem =
                     ActivationProblem::new(&scheme, of, number, operand, chip, shape, false);
                 let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
-                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &Kind::ALL, 1);
+                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &RowValues::ALL, 1);
                 let outcome = x.check(&scheme, &problem, &verified(&problem, false));
                 outcome.unwrap_or_else(|wrong| panic!("{code} {own} {shape:?}: {wrong}"));
             }
@@ -238,7 +238,7 @@ fn codes_with_scales_of_blocks_are_the_references() {
                 let problem =
                     ActivationProblem::new(&scheme, of, number, operand, chip, shape, false);
                 let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
-                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &Kind::ALL, 1);
+                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &RowValues::ALL, 1);
                 let outcome = x.check(&scheme, &problem, &verified(&problem, false));
                 outcome.unwrap_or_else(|wrong| panic!("{activation} {own} {shape:?}: {wrong}"));
             }
@@ -300,7 +300,7 @@ fn long_rows_are_read_twice() {
     let one = (scheme.clone(), scheme.activations[0].clone());
     for k in [32_776, 33_000] {
         let problem = problems(&one, BF16, "sm_90a", (k, 33_024)).remove(0);
-        let kinds = [Kind::Ties, Kind::NotFinite];
+        let kinds = [RowValues::Ties, RowValues::NotFinite];
         let x = Rows::draw(problem.quantiser(), BF16, k as usize, &kinds, 2);
         let kernels = verified(&problem, true);
         x.check(&scheme, &problem, &kernels).unwrap();
@@ -369,7 +369,7 @@ fn groups_beyond_the_row_take_no_longer() {
         let one = (scheme.clone(), scheme.activations[0].clone());
         let problem = problems(&one, F32, "sm_90a", (36, 64)).remove(0);
         let kernels = verified(&problem, false);
-        let x = Rows::draw(problem.quantiser(), F32, 36, &Kind::ALL, 1);
+        let x = Rows::draw(problem.quantiser(), F32, 36, &RowValues::ALL, 1);
         x.check(&scheme, &problem, &kernels).unwrap();
         let (_, reports) = x.simulate(&kernels, 0).unwrap();
         let counts = reports.iter().flat_map(|report| &report.instructions);

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
-    Access, Accumulator, Address, Builder, Element, Extent, Kernel, Launch, MATRIX_OPS, MatrixOp,
-    MatrixScale, Reg, Special, Type, Verified, Width, Word, verify,
+    Access, Accumulator, Address, Builder, Element, Extent, Kernel, LaunchConfig, MATRIX_OPS,
+    MatrixOp, MatrixScale, Reg, Special, Type, Verified, Width, Word, verify,
 };
 use quantloom_codegen::plan::plan;
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
@@ -203,7 +203,7 @@ const OF_LANE: u32 = 8;
 /// D = A B + 0 by a row, with the scales from a byte on; D is written as a lane holds it.
 fn kernel(row: &'static MatrixOp, byte: u8) -> Verified<Kernel> {
     let chip = target("sm_120a").unwrap();
-    let launch = Launch {
+    let launch = LaunchConfig {
         grid: [Extent::Constant(1); 3],
         threads: 32,
         min_blocks: 1,

@@ -44,7 +44,7 @@ fn rows_beyond_32_bits_are_for_another_launch() {
 /// A grid has 65,535 blocks at most along its second and third axis, and 2^31 - 1 along its first.
 #[test]
 fn any_number_of_rows_fits_the_grid() {
-    use quantloom_runtime::source::Problem as Sizes;
+    use quantloom_runtime::source::ProblemSize;
     for target in ["sm_80", "sm_90a", "gfx942", "gfx1100", "gfx1201"] {
         for n in [4_194_240, 4_194_241, 5_000_000, 1 << 24] {
             let problem = problem("sym", 0, target, (n, 64));
@@ -53,7 +53,7 @@ fn any_number_of_rows_fits_the_grid() {
                 let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
                 let rule = quantloom_codegen::jit::launch_rule(&kernel).unwrap();
                 let m = u64::from(tokens.min(chosen.tokens(&problem)));
-                let sizes = Sizes::new(m, u64::from(n), 64, 132);
+                let sizes = ProblemSize::new(m, u64::from(n), 64, 132);
                 let [x, y, z] = rule.grid.clone().map(|count| count.of(&sizes).unwrap());
                 let case = format!("{n} rows, {tokens} tokens, {target}: {x} x {y} x {z}");
                 assert!(x < 1 << 31 && y <= 65_535 && z <= 65_535, "{case}");

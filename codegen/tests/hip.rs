@@ -149,7 +149,7 @@ const THREADS: u32 = 256;
 /// A kernel of every operation on `blocks * THREADS` triples of words, and the operations in the
 /// order of y.
 fn every(target: &'static Target, blocks: u32) -> (Verified<Kernel>, Vec<Operation>) {
-    let shape = Launch { grid: [blocks, 1, 1].map(Extent::Constant), ..launch(THREADS) };
+    let shape = LaunchConfig { grid: [blocks, 1, 1].map(Extent::Constant), ..launch(THREADS) };
     let mut b = Builder::new("every", "Every operation on words.", target, shape);
     let count = blocks * THREADS;
     let [x, y, z] = ["x", "y", "z"].map(|name| {
@@ -356,7 +356,7 @@ const BLOCK: u32 = 256;
 
 /// Shuffles and shared memory, accesses of all widths, masks, loops, roles, atomics.
 fn exchanges(target: &'static Target) -> Kernel {
-    let shape = Launch { grid: [GROUPS, 1, 1].map(Extent::Constant), ..launch(BLOCK) };
+    let shape = LaunchConfig { grid: [GROUPS, 1, 1].map(Extent::Constant), ..launch(BLOCK) };
     let mut b = Builder::new("exchanges", "What lanes and warps tell each other.", target, shape);
     let m = b.parameter("m", "rows of y that count");
     let count = Extent::Constant(GROUPS * BLOCK);

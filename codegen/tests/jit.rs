@@ -5,7 +5,7 @@ use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_runtime::gpu::{Form, Products as _, Request};
 use quantloom_runtime::source::{
-    Access, BufferRole, Count, KernelKey, KernelSource as _, ParameterKind, Problem, Refusal,
+    Access, BufferRole, Count, KernelKey, KernelSource as _, ParameterKind, ProblemSize, Refusal,
     Schedule, Work,
 };
 
@@ -31,7 +31,7 @@ fn a_rule_says_what_the_kernel_says() {
     let kernel = Jit.kernel(&choice.key).unwrap();
     assert_eq!(*text.rule, launch_rule(&kernel).unwrap());
     assert!(text.text.contains(&format!(".visible .entry {}(", text.entry)), "{}", text.text);
-    let problem = Problem::new(3, 41, 200, 132);
+    let problem = ProblemSize::new(3, 41, 200, 132);
     let rows = 16 * choice.key.schedule.parameters["row_tiles"];
     let grid = text.rule.grid.clone().map(|count| count.of(&problem).unwrap());
     assert_eq!(grid, [41u64.div_ceil(rows), 1, 1]);
@@ -102,7 +102,7 @@ fn a_bias_is_stored_as_f32() {
     let rule = Jit.text(&choice.key).unwrap().rule.into_owned();
     let bias = rule.parameters.iter().find(|parameter| parameter.name == "bias").unwrap();
     let ParameterKind::Buffer { access, bytes, .. } = &bias.kind else { panic!("{bias:?}") };
-    let problem = Problem::new(2, 41, 256, 132);
+    let problem = ProblemSize::new(2, 41, 256, 132);
     assert_eq!((*access, bytes.of(&problem).unwrap()), (Access::Read, 4 * 41));
 }
 

@@ -10,7 +10,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::{GpuDevice, GpuWeight, Products as _, WorkspaceBytes};
 use quantloom_runtime::source::{
-    Access, BufferRole, KernelSource as _, ParameterKind, Problem, Storage,
+    Access, BufferRole, KernelSource as _, ParameterKind, ProblemSize, Storage,
 };
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -39,7 +39,7 @@ fn weight(target: &str, text: &str, (n, k): (u64, u64)) -> GpuWeight<Simulator> 
 fn written(weight: &GpuWeight<Simulator>, own: FloatFormat, m: u64) -> BTreeMap<BufferRole, u64> {
     let request = weight.asked(own).unwrap();
     let choice = weight.choice(own, m).unwrap();
-    let problem = Problem::new(m, request.n, request.x_columns, 132);
+    let problem = ProblemSize::new(m, request.n, request.x_columns, 132);
     let mut written = BTreeMap::new();
     for step in Jit.steps(&request, &choice).unwrap() {
         for parameter in &Jit.text(&step.kernel).unwrap().rule.parameters {

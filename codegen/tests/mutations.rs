@@ -2,7 +2,7 @@
 //! by the simulator, or found to compute a wrong result.
 
 use crate::kernels::mutation::{Mutation, gone, mutate};
-use crate::kernels::product::Product;
+use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles;
 use quantloom_codegen::ir::{
@@ -121,7 +121,7 @@ const OF_TILE: &[(&str, Mutation)] = &[
 ];
 
 /// What is wrong with a kernel's result after a mutation: `None` if it is correct.
-fn wrong(kernel: &Kernel, product: &Product, mutation: Option<Mutation>) -> Option<String> {
+fn wrong(kernel: &Kernel, product: &RandomProduct, mutation: Option<Mutation>) -> Option<String> {
     let mut kernel = kernel.clone();
     if let Some(mutation) = mutation {
         assert!(mutate(&mut kernel, mutation), "the mutation finds nothing to change");
@@ -137,7 +137,7 @@ fn wrong(kernel: &Kernel, product: &Product, mutation: Option<Mutation>) -> Opti
 fn mutations_are_found() {
     // Three tokens, ragged rows, K that ends inside of a chunk, zero points.
     let problem = problem("asym", 0, "sm_90a", (40, 840));
-    let product = Product::draw(&problem, 3, 11);
+    let product = RandomProduct::draw(&problem, 3, 11);
     let kernels = [
         (SKINNY.build(&problem).unwrap(), BOTH),
         (TILE.build(&problem).unwrap(), BOTH),
@@ -152,7 +152,7 @@ fn mutations_are_found() {
 fn mutations_of_the_bias_are_found() {
     for (n, of_n) in [(64, &[][..]), (40, OF_RAGGED_BIAS)] {
         let problem = problem("bias", 0, "sm_90a", (n, 840));
-        let product = Product::draw(&problem, 3, 12);
+        let product = RandomProduct::draw(&problem, 3, 12);
         // Two parts of each: of warps, of blocks that split K.
         for tile in [SkinnyTile { splits: 1, ..SKINNY }, SkinnyTile { warps: 1, ..SKINNY }] {
             all_found(&tile.build(&problem).unwrap(), &product, &[OF_BIAS, of_n].concat());
@@ -161,7 +161,7 @@ fn mutations_of_the_bias_are_found() {
     }
 }
 
-fn all_found(kernel: &Kernel, product: &Product, mutations: &[(&str, Mutation)]) {
+fn all_found(kernel: &Kernel, product: &RandomProduct, mutations: &[(&str, Mutation)]) {
     assert_eq!(wrong(kernel, product, None), None, "{}", kernel.name);
     for (name, mutation) in mutations {
         let found = wrong(kernel, product, Some(*mutation));

@@ -1,6 +1,6 @@
 //! Every schedule in the simulator, on ragged shapes, against the exact product.
 
-use crate::kernels::product::Product;
+use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::ir::verify;
@@ -15,7 +15,7 @@ fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
     let problem = problem(scheme, activation, sm, shape);
     let kernel = chosen.write(&problem).unwrap();
     let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
-    let product = Product::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
+    let product = RandomProduct::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
     for seed in 0..2 {
         let report = product.simulate(&kernel, 64, seed);
         let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::kernels::products::catalogue;
-use crate::kernels::stacked::{Layer, Routing, scheme, stack};
+use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
 use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::emit;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
@@ -81,7 +81,7 @@ fn choices(problem: &Problem) -> Vec<Chosen> {
 }
 
 /// What is wrong with a product by a choice, in two orders of blocks and warps.
-fn wrong(layer: &Layer, chosen: Chosen) -> Option<String> {
+fn wrong(layer: &RandomStack, chosen: Chosen) -> Option<String> {
     let kernel = layer.kernel(chosen, &layer.problem);
     let slots = chosen.schedule().block_tokens();
     let mut first = None;
@@ -122,7 +122,7 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
         {
             for &(tokens, routing) in cases {
                 let stack = stack(product, 4, 3);
-                let drawn = Layer::draw(&scheme, sm, shape, stack, (tokens, routing), 7);
+                let drawn = RandomStack::draw(&scheme, sm, shape, stack, (tokens, routing), 7);
                 let Some(layer) = drawn else { continue };
                 let choices = choices(&layer.problem);
                 assert!(choices.len() >= 2, "{} on {sm}", scheme.name);
@@ -170,7 +170,7 @@ fn one_expert_takes_all_or_none_takes_any() {
         ] {
             let sm = TARGETS[2 * number + 1];
             let stack = stack(product, 5, 2);
-            let layer = Layer::draw(&scheme, sm, (24, 264), stack, (9, routing), 3).unwrap();
+            let layer = RandomStack::draw(&scheme, sm, (24, 264), stack, (9, routing), 3).unwrap();
             for chosen in choices(&layer.problem) {
                 case += 1;
                 if share.takes(case) {
@@ -194,7 +194,7 @@ fn keys_of_products_of_experts_give_kernels() {
                 let stack = stack(product, experts, top_k);
                 let routing = Routing::Random;
                 let layer =
-                    Layer::draw(&scheme, sm, (40, 256), stack, (tokens, routing), 5).unwrap();
+                    RandomStack::draw(&scheme, sm, (40, 256), stack, (tokens, routing), 5).unwrap();
                 let Stack { product, experts, shards, top_k, gate, direct, weighted, operand } =
                     stack;
                 let [experts, shards, top_k] = [experts, shards, top_k].map(u64::from);
@@ -235,7 +235,7 @@ fn rows_of_pairs_are_rounded() {
     let done = all.par_iter().map(|&(number, sm)| {
         let (text, n) = (SCHEMES[number % 2], 40 + (number as u32 % 2) * 5);
         let stack = stack(ExpertProduct::Down, 4, 3);
-        let layer = Layer::draw(&scheme(text), sm, (n, 264), stack, routed, 11).unwrap();
+        let layer = RandomStack::draw(&scheme(text), sm, (n, 264), stack, routed, 11).unwrap();
         let mut done = 0;
         for (at, chosen) in choices(&layer.problem).into_iter().enumerate() {
             if at > 0 && !share.takes(number + at) {
@@ -273,7 +273,9 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
         let shards = gate.shards() as u32;
         let stack = Stack { shards, ..stack(ExpertProduct::GateUp, 4, 3) };
         let routing = (5, Routing::Random);
-        let Some(layer) = Layer::draw(&scheme, sm, (40, 392), stack, routing, 9) else { return 0 };
+        let Some(layer) = RandomStack::draw(&scheme, sm, (40, 392), stack, routing, 9) else {
+            return 0;
+        };
         let fused = layer.of_stack(Some(gate), false);
         let choices = choices(&fused);
         assert!(!choices.is_empty(), "{} on {sm}", scheme.name);
@@ -316,7 +318,7 @@ fn direct_products_are_right() {
             for product in [ExpertProduct::GateUp, ExpertProduct::Down] {
                 let stack = stack(product, 4, 3);
                 let routing = (2, Routing::Random);
-                let drawn = Layer::draw(&scheme, sm, (40, 392), stack, routing, 4);
+                let drawn = RandomStack::draw(&scheme, sm, (40, 392), stack, routing, 4);
                 let Some(layer) = drawn else { continue };
                 let chosen = match layer.problem.by_matrix() {
                     // Also more tokens than the one slot.

@@ -1,8 +1,8 @@
 //! The tests of products of experts can fail: kernels with one mutation, each refused by the verifier,
 //! stopped by the simulator, or found to compute a wrong result.
 
-use crate::kernels::mutation::{Place, gone, keep_unpaired, leave_unused, mutate};
-use crate::kernels::stacked::{Layer, Routing};
+use crate::kernels::mutation::{OpLocation, gone, keep_unpaired, leave_unused, mutate};
+use crate::kernels::stacked::{RandomStack, Routing};
 use crate::kernels::tiles::{SKINNY, TILE};
 use quantloom_codegen::ir::{Binary, Compare, Kernel, Op, Operand, Ternary, verify};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
@@ -12,7 +12,7 @@ use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::parse;
 
 /// A mutation, and what it remembers of the operations before.
-type Mutation = fn(&mut Seen, &Place, &mut Op);
+type Mutation = fn(&mut Seen, &OpLocation, &mut Op);
 
 /// What a mutation has seen.
 #[derive(Default)]
@@ -44,8 +44,8 @@ impl Seen {
 }
 
 /// Whether the operation loads a part of the order: the count at 0, else experts and pairs.
-fn of_order(place: &Place, op: &Op, offset: u32) -> bool {
-    matches!(op, Op::Load { from, .. } if place.is(from.space, "slots") && from.offset == offset)
+fn of_order(location: &OpLocation, op: &Op, offset: u32) -> bool {
+    matches!(op, Op::Load { from, .. } if location.is(from.space, "slots") && from.offset == offset)
 }
 
 fn zero(op: &mut Op) {
@@ -55,8 +55,8 @@ fn zero(op: &mut Op) {
 }
 
 /// Drops the matrix's offset in one of the buffers.
-fn without_offset(number: usize, seen: &mut Seen, place: &Place, op: &mut Op) {
-    if seen.expert.is_none() && of_order(place, op, 1) {
+fn without_offset(number: usize, seen: &mut Seen, location: &OpLocation, op: &mut Op) {
+    if seen.expert.is_none() && of_order(location, op, 1) {
         seen.expert = op.writes().first().map(|reg| (*reg).into());
     }
     if seen.first_word(op) == Some(number) {
@@ -66,38 +66,38 @@ fn without_offset(number: usize, seen: &mut Seen, place: &Place, op: &mut Op) {
 
 /// Of every product with an order.
 const OF_ALL: &[(&str, Mutation)] = &[
-    ("the weights of expert 0 for all", |seen, place, op| {
-        if seen.expert.is_none() && of_order(place, op, 1) {
+    ("the weights of expert 0 for all", |seen, location, op| {
+        if seen.expert.is_none() && of_order(location, op, 1) {
             seen.expert = op.writes().first().map(|reg| (*reg).into());
             zero(op);
         }
     }),
-    ("codes of expert 0", |seen, place, op| without_offset(1, seen, place, op)),
-    ("scales of expert 0", |seen, place, op| without_offset(2, seen, place, op)),
-    ("biases of expert 0", |seen, place, op| without_offset(3, seen, place, op)),
-    ("only the first token block", |_, place, op| {
-        if of_order(place, op, 0)
+    ("codes of expert 0", |seen, location, op| without_offset(1, seen, location, op)),
+    ("scales of expert 0", |seen, location, op| without_offset(2, seen, location, op)),
+    ("biases of expert 0", |seen, location, op| without_offset(3, seen, location, op)),
+    ("only the first token block", |_, location, op| {
+        if of_order(location, op, 0)
             && let [dst] = op.writes()[..]
         {
             *op = Op::Copy { dst, a: 1u32.into() };
         }
     }),
-    ("token blocks beyond those in use", |_, place, op| {
-        if of_order(place, op, 0)
+    ("token blocks beyond those in use", |_, location, op| {
+        if of_order(location, op, 0)
             && let [dst] = op.writes()[..]
         {
             *op = Op::Copy { dst, a: u32::MAX.into() };
         }
     }),
-    ("the pair of the slot beside", |_, place, op| {
-        if of_order(place, op, 1)
+    ("the pair of the slot beside", |_, location, op| {
+        if of_order(location, op, 1)
             && let Op::Load { from, mask: None, .. } = op
         {
             from.offset += 1;
         }
     }),
-    ("slots without a pair are stored", |_, place, op| match op {
-        Op::Store { to, mask, .. } if place.is(to.space, "y") => *mask = None,
+    ("slots without a pair are stored", |_, location, op| match op {
+        Op::Store { to, mask, .. } if location.is(to.space, "y") => *mask = None,
         _ => {}
     }),
     ("the order before earlier kernels end", |_, _, op| {
@@ -113,8 +113,8 @@ const OF_GATE_UP: &[(&str, Mutation)] = &[
             *b = 4u32.into();
         }
     }),
-    ("the gate's matrix for up", |seen, place, op| {
-        if seen.expert.is_none() && of_order(place, op, 1) {
+    ("the gate's matrix for up", |seen, location, op| {
+        if seen.expert.is_none() && of_order(location, op, 1) {
             seen.expert = op.writes().first().map(|reg| (*reg).into());
         }
         if let Op::Ternary { op: Ternary::Mad, a, c, .. } = op
@@ -143,19 +143,19 @@ const OF_FUSED: &[(&str, Mutation)] = &[
         }
     }),
     ("rows of slots without a pair are not 0", |_, _, op| keep_unpaired(op)),
-    ("rows of token blocks that are not in use are not written", |_, place, op| {
-        leave_unused(place, op);
+    ("rows of token blocks that are not in use are not written", |_, location, op| {
+        leave_unused(location, op);
     }),
 ];
 
 /// Where x comes by copies that pass a mask.
 const OF_DOWN_TILE: &[(&str, Mutation)] =
-    &[("rows of slots without a pair are read", |_, place, op| match op {
-        Op::CopyAsync { from, mask, .. } if place.is(from.space, "x") => *mask = None,
+    &[("rows of slots without a pair are read", |_, location, op| match op {
+        Op::CopyAsync { from, mask, .. } if location.is(from.space, "x") => *mask = None,
         _ => {}
     })];
 
-fn layer(product: ExpertProduct) -> Layer {
+fn layer(product: ExpertProduct) -> RandomStack {
     let clauses = "weight: u4 - 8, scale: bf16 per 1x128, bias: f32, pack: u32 [k:8 | k, n], \
                    activation: bf16";
     let scheme = parse(&format!("s {{ {clauses} }}")).unwrap();
@@ -171,7 +171,7 @@ fn layer(product: ExpertProduct) -> Layer {
         operand: OperandOf::Row,
     };
     let routing = (9, Routing::Random);
-    Layer::draw(&scheme, "sm_90a", (64, 384), stack, routing, 21).unwrap()
+    RandomStack::draw(&scheme, "sm_90a", (64, 384), stack, routing, 21).unwrap()
 }
 
 fn tiles() -> [Chosen; 2] {
@@ -190,7 +190,7 @@ fn wrong(
     let mut kernel = kernel.clone();
     if let Some(mutation) = mutation {
         let mut seen = Seen::default();
-        let changed = mutate(&mut kernel, |place, op| mutation(&mut seen, place, op));
+        let changed = mutate(&mut kernel, |location, op| mutation(&mut seen, location, op));
         assert!(changed, "{}: the mutation finds nothing to change", kernel.name);
     }
     match verify(kernel) {
@@ -269,8 +269,8 @@ fn ids_of_no_expert_are_not_taken_for_one() {
                 *op = Compare::LessSigned;
             }
         }),
-        ("the id of the next pair", |_, place, op| match op {
-            Op::Load { from, .. } if place.is(from.space, "ids") => from.offset += 1,
+        ("the id of the next pair", |_, location, op| match op {
+            Op::Load { from, .. } if location.is(from.space, "ids") => from.offset += 1,
             _ => {}
         }),
         ("any id", |_, _, op| {

@@ -1,8 +1,8 @@
 //! Products over a stack of experts on warp groups: each pair's row has the bits that its expert's matrix alone
 //! gives, a gate in the epilogue those of the gate's own kernel, and nothing that is wrong in it stays unnoticed.
 
-use crate::kernels::mutation::{Place, gone, keep_unpaired, leave_unused, mutate};
-use crate::kernels::stacked::{Layer, Routing, scheme, stack};
+use crate::kernels::mutation::{OpLocation, gone, keep_unpaired, leave_unused, mutate};
+use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{
@@ -57,7 +57,7 @@ fn of_blocks(kernel: &Kernel, blocks: u32) -> Verified<Kernel> {
 }
 
 /// What is wrong with a product: in two orders of blocks and warps, with a tile a block and with several.
-fn check(layer: &Layer, tile: WarpGroupTile) {
+fn check(layer: &RandomStack, tile: WarpGroupTile) {
     let chosen = Chosen::WarpGroup(tile);
     let kernel = layer.kernel(chosen, &layer.problem);
     let mut first = None;
@@ -100,7 +100,7 @@ fn products_are_right() {
     ];
     for (of, product, shape, routed, block) in cases {
         let (text, stack) = (SCHEMES[of], stack(product, 4, 3));
-        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 7).unwrap();
+        let layer = RandomStack::draw(&scheme(text), "sm_90a", shape, stack, routed, 7).unwrap();
         check(&layer, tile(text.0, block));
     }
 }
@@ -153,7 +153,7 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
         let text = SCHEMES[of];
         let shards = gate.shards() as u32;
         let stack = Stack { shards, ..stack(ExpertProduct::GateUp, 4, 3) };
-        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 9).unwrap();
+        let layer = RandomStack::draw(&scheme(text), "sm_90a", shape, stack, routed, 9).unwrap();
         let tile = tile(text.0, block);
         let chosen = Chosen::WarpGroup(tile);
         let alone = layer.kernel(chosen, &layer.problem);
@@ -174,7 +174,8 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
 fn rows_are_weighted() {
     let stack = stack(ExpertProduct::Down, 4, 3);
     let routed = (9, Routing::Random);
-    let layer = Layer::draw(&scheme(SCHEMES[0]), "sm_90a", (40, 264), stack, routed, 4).unwrap();
+    let layer =
+        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", (40, 264), stack, routed, 4).unwrap();
     let tile = tile("sym", (8, 2, 1, 3));
     let chosen = Chosen::WarpGroup(tile);
     let plain = layer.run(&layer.kernel(chosen, &layer.problem), tile.tokens, 0).unwrap();
@@ -198,7 +199,7 @@ fn rows_of_pairs_are_rounded() {
     ];
     for (of, shape, routed, block) in cases {
         let (text, stack) = (SCHEMES[of], stack(ExpertProduct::Down, 4, 3));
-        let layer = Layer::draw(&scheme(text), "sm_90a", shape, stack, routed, 8).unwrap();
+        let layer = RandomStack::draw(&scheme(text), "sm_90a", shape, stack, routed, 8).unwrap();
         let tile = tile(text.0, block);
         let chosen = Chosen::WarpGroup(tile);
         let wide = layer.kernel(chosen, &layer.weighted(false));
@@ -215,7 +216,7 @@ fn rows_of_pairs_are_rounded() {
 }
 
 /// A mutation, and what it has seen of the operations before.
-type Mutation = fn(&mut Seen, &Place, &mut Op);
+type Mutation = fn(&mut Seen, &OpLocation, &mut Op);
 
 /// What a mutation knows.
 #[derive(Default)]
@@ -237,8 +238,8 @@ impl Seen {
 }
 
 /// Whether the operation loads a part of the order: the count at 0, else experts and pairs.
-fn of_order(place: &Place, op: &Op, offset: u32) -> bool {
-    matches!(op, Op::Load { from, .. } if place.is(from.space, "slots") && from.offset == offset)
+fn of_order(location: &OpLocation, op: &Op, offset: u32) -> bool {
+    matches!(op, Op::Load { from, .. } if location.is(from.space, "slots") && from.offset == offset)
 }
 
 fn becomes(op: &mut Op, value: u32) {
@@ -266,13 +267,13 @@ const OF_ALL: &[(&str, Mutation)] = &[
             becomes(op, 0);
         }
     }),
-    ("only the first token block", |_, place, op| {
-        if of_order(place, op, 0) {
+    ("only the first token block", |_, location, op| {
+        if of_order(location, op, 0) {
             becomes(op, 1);
         }
     }),
-    ("token blocks beyond those in use", |_, place, op| {
-        if of_order(place, op, 0)
+    ("token blocks beyond those in use", |_, location, op| {
+        if of_order(location, op, 0)
             && let [dst] = op.writes()[..]
         {
             *op = Op::Copy { dst, a: 16u32.into() };
@@ -292,16 +293,16 @@ const OF_ALL: &[(&str, Mutation)] = &[
             }
         }
     }),
-    ("the expert of the next token block", |seen, place, op| {
-        if of_order(place, op, 1)
+    ("the expert of the next token block", |seen, location, op| {
+        if of_order(location, op, 1)
             && let Op::Load { from, .. } = op
         {
             seen.count += 1;
             from.offset += u32::from(seen.count == 1);
         }
     }),
-    ("the pair of the slot beside", |seen, place, op| {
-        if of_order(place, op, 1)
+    ("the pair of the slot beside", |seen, location, op| {
+        if of_order(location, op, 1)
             && let Op::Load { from, .. } = op
         {
             seen.count += 1;
@@ -327,8 +328,8 @@ const OF_GATHERED: &[(&str, Mutation)] = &[
             *b = 4u32.into();
         }
     }),
-    ("rows of slots without a pair are read", |_, place, op| match op {
-        Op::CopyAsync { from, mask, .. } if place.is(from.space, "x") => *mask = None,
+    ("rows of slots without a pair are read", |_, location, op| match op {
+        Op::CopyAsync { from, mask, .. } if location.is(from.space, "x") => *mask = None,
         _ => {}
     }),
     ("columns beyond K are read", |_, _, op| {
@@ -370,8 +371,8 @@ const OF_GATHERED: &[(&str, Mutation)] = &[
             gone(op);
         }
     }),
-    ("stages that are filled while they are read", |_, place, op| {
-        if matches!(op, Op::MbarrierWait { .. }) && place.in_loop {
+    ("stages that are filled while they are read", |_, location, op| {
+        if matches!(op, Op::MbarrierWait { .. }) && location.in_loop {
             gone(op);
         }
     }),
@@ -389,8 +390,8 @@ const OF_GATHERED: &[(&str, Mutation)] = &[
 
 /// With rows of pairs, or of shards and slots.
 const OF_ROWS: &[(&str, Mutation)] =
-    &[("slots without a pair, and rows beyond N are stored", |_, place, op| match op {
-        Op::Store { to, mask, .. } if place.is(to.space, "y") => *mask = None,
+    &[("slots without a pair, and rows beyond N are stored", |_, location, op| match op {
+        Op::Store { to, mask, .. } if location.is(to.space, "y") => *mask = None,
         _ => {}
     })];
 
@@ -413,19 +414,19 @@ const OF_LINES: &[(&str, Mutation)] = &[
             }
         }
     }),
-    ("the weight of the slot beside", |_, place, op| match op {
+    ("the weight of the slot beside", |_, location, op| match op {
         // Behind the pairs of eight slots.
-        Op::Load { from, .. } if place.is(from.space, "pairs") && from.offset >= 8 => {
+        Op::Load { from, .. } if location.is(from.space, "pairs") && from.offset >= 8 => {
             from.offset ^= 1;
         }
         _ => {}
     }),
-    ("vectors of lines where they are without a swizzle", |_, place, op| match op {
-        Op::Load { from, .. } if place.is(from.space, "y_lines") => from.offset ^= 4,
+    ("vectors of lines where they are without a swizzle", |_, location, op| match op {
+        Op::Load { from, .. } if location.is(from.space, "y_lines") => from.offset ^= 4,
         _ => {}
     }),
-    ("the line of the token beside", |_, place, op| match op {
-        Op::Load { from, .. } if place.is(from.space, "y_lines") => from.offset ^= 32,
+    ("the line of the token beside", |_, location, op| match op {
+        Op::Load { from, .. } if location.is(from.space, "y_lines") => from.offset ^= 32,
         _ => {}
     }),
 ];
@@ -459,8 +460,8 @@ const OF_FUSED: &[(&str, Mutation)] = &[
         }
     }),
     ("rows of slots without a pair are not 0", |_, _, op| keep_unpaired(op)),
-    ("rows of token blocks that are not in use are not written", |_, place, op| {
-        leave_unused(place, op);
+    ("rows of token blocks that are not in use are not written", |_, location, op| {
+        leave_unused(location, op);
     }),
     ("lines of y that the store does not see", |seen, _, op| {
         if *op == Op::FenceAsync {
@@ -492,7 +493,7 @@ fn wrong(
             }
         });
         let mut seen = Seen { maps, offsets: offsets.concat(), ..Seen::default() };
-        if !mutate(&mut kernel, |place, op| mutation(&mut seen, place, op)) {
+        if !mutate(&mut kernel, |location, op| mutation(&mut seen, location, op)) {
             return None;
         }
     }
@@ -515,9 +516,10 @@ fn all_found(
 }
 
 /// A layer whose rows and columns no tile divides, and a tile whose ring is used again.
-fn mutated(product: ExpertProduct) -> (Layer, WarpGroupTile) {
+fn mutated(product: ExpertProduct) -> (RandomStack, WarpGroupTile) {
     let (routed, shape) = ((9, Routing::Random), (72, 520));
-    let layer = Layer::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 21);
+    let layer =
+        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 21);
     (layer.unwrap(), tile("sym", (8, 1, 2, 3)))
 }
 

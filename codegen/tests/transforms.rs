@@ -8,7 +8,7 @@ use quantloom_codegen::ir::{
     Binary, Body, BufferId, Kernel, Op, Operand, Space, Statement, Ternary, Verified, verify,
 };
 use quantloom_codegen::jit::Simulator;
-use quantloom_codegen::schedule::transform::{Direction, Part, transform};
+use quantloom_codegen::schedule::transform::{Direction, NativeBufferKind, transform};
 use quantloom_codegen::schedule::{Problem, Unscheduled};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F16};
@@ -22,7 +22,11 @@ use rayon::prelude::*;
 
 const DIRECTIONS: [Direction; 2] = [Direction::ToNative, Direction::FromNative];
 
-fn written(stored: &Stored, part: Part, direction: Direction) -> Result<Kernel, Unscheduled> {
+fn written(
+    stored: &Stored,
+    part: NativeBufferKind,
+    direction: Direction,
+) -> Result<Kernel, Unscheduled> {
     transform(&stored.problem, &stored.scheme, stored.columns(), part, direction)
 }
 
@@ -35,8 +39,10 @@ fn verified(kernel: Kernel) -> Verified<Kernel> {
 const SHAPES: [(u32, u32); 5] = [(41, 200), (48, 520), (16, 8), (136, 1280), (512, 256)];
 
 /// Codes that cross words lie in any of these where columns are sorted: the host takes them.
-fn stays(stored: &Stored, part: Part) -> bool {
-    part == Part::Codes && stored.scheme.name.starts_with("gptq3") && stored.scheme.index.is_some()
+fn stays(stored: &Stored, part: NativeBufferKind) -> bool {
+    part == NativeBufferKind::Codes
+        && stored.scheme.name.starts_with("gptq3")
+        && stored.scheme.index.is_some()
 }
 
 /// Everything goes to products; what does not lead back from whole rows is the table below. A case
@@ -233,56 +239,56 @@ fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
 #[test]
 fn mistakes_of_transforms_are_found() {
     type Mutation = fn(&mut Op);
-    let mistakes: [(&str, &str, Part, Mutation); 9] = [
-        ("two codes change places", "awq4", Part::Codes, |op| {
+    let mistakes: [(&str, &str, NativeBufferKind, Mutation); 9] = [
+        ("two codes change places", "awq4", NativeBufferKind::Codes, |op| {
             if let Op::Binary { op: Binary::And, b: Operand::U32(mask), .. } = op
                 && *mask == 0xf0
             {
                 *mask = 0xf00;
             }
         }),
-        ("the next row", "gptq4_v2", Part::Codes, |op| {
+        ("the next row", "gptq4_v2", NativeBufferKind::Codes, |op| {
             if let Op::Load { from, .. } = op {
                 from.offset += 1;
             }
         }),
-        ("no mask", "ct_w4a16", Part::Codes, |op| {
+        ("no mask", "ct_w4a16", NativeBufferKind::Codes, |op| {
             if let Op::Load { mask, .. } = op {
                 *mask = None;
             }
         }),
-        ("zero points as they are stored", "gptq4_v1", Part::Zeros, |op| {
+        ("zero points as they are stored", "gptq4_v1", NativeBufferKind::Zeros, |op| {
             if let Op::Binary { op: Binary::Add | Binary::Sub, b: b @ Operand::U32(1), .. } = op {
                 *b = Operand::U32(0);
             }
         }),
-        ("a word of codes that cross it twice", "ct_w3a16", Part::Codes, |op| {
+        ("a word of codes that cross it twice", "ct_w3a16", NativeBufferKind::Codes, |op| {
             if let Op::Load { from, .. } = op
                 && from.offset % 3 == 2
             {
                 from.offset -= 1;
             }
         }),
-        ("a plane in another's place", "gptq3_v1", Part::Codes, |op| {
+        ("a plane in another's place", "gptq3_v1", NativeBufferKind::Codes, |op| {
             if let Op::Store { to, .. } = op
                 && to.offset > 0
             {
                 to.offset -= 4;
             }
         }),
-        ("no order of columns", "gptq4_v2_actorder", Part::Codes, |op| {
+        ("no order of columns", "gptq4_v2_actorder", NativeBufferKind::Codes, |op| {
             if let Op::Load { from, .. } = op
                 && matches!(from.space, Space::Global(BufferId(1)))
             {
                 from.space = Space::Global(BufferId(0));
             }
         }),
-        ("a correction with more terms", "ct_w5a8", Part::Corrections, |op| {
+        ("a correction with more terms", "ct_w5a8", NativeBufferKind::Corrections, |op| {
             if let Op::Ternary { op: Ternary::Fma, c, .. } = op {
                 *c = Operand::F32(1.0);
             }
         }),
-        ("two scales in one place", "ct_w4a16_asym", Part::Scales, |op| {
+        ("two scales in one place", "ct_w4a16_asym", NativeBufferKind::Scales, |op| {
             if let Op::Binary { op: Binary::Shl, b: b @ Operand::U32(16), .. } = op {
                 *b = Operand::U32(0);
             }
@@ -330,7 +336,7 @@ fn a_weight_is_transformed_on_its_device() {
         }
         let explained = weight.explain(1);
         assert!(explained.contains("multiplied in "), "{name}: {explained}");
-        let stays = stays(&layer, Part::Codes);
+        let stays = stays(&layer, NativeBufferKind::Codes);
         assert_eq!(explained.contains("by the host"), stays, "{name}: {explained}");
         assert_eq!(explained.contains("w: transformed on the device"), !stays, "{explained}");
         assert!(!explained.contains("scale: packed"), "{name}: {explained}");

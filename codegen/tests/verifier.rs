@@ -15,7 +15,7 @@ struct Case {
     thread: Operand,
 }
 
-fn case(name: &str, shape: Launch) -> Case {
+fn case(name: &str, shape: LaunchConfig) -> Case {
     let mut b = Builder::new("case", "A case.", sm(name), shape);
     let n = Extent::Constant(1024);
     let w = b.buffer("w", Word::U32, Access::Constant, &[n], "weights");
@@ -26,14 +26,23 @@ fn case(name: &str, shape: Launch) -> Case {
     Case { b, w, x, y, tile, lane, thread }
 }
 
-/// The names of a kernel's errors.
+/// The names of a kernel's errors, with the rule that was broken where an error has several.
 fn errors(kernel: Kernel) -> Vec<String> {
     match verify(kernel) {
         Ok(_) => Vec::new(),
         Err(errors) => {
-            let name = |error: &VerifyError| {
-                let text = format!("{:?}", error.kind);
+            let first = |value: &dyn std::fmt::Debug| {
+                let text = format!("{value:?}");
                 text.split([' ', '(']).next().unwrap_or_default().to_owned()
+            };
+            let name = |error: &VerifyError| match &error.kind {
+                VerifyErrorKind::Launch(rule) => format!("Launch::{}", first(rule)),
+                VerifyErrorKind::Declaration { what, .. } => {
+                    format!("Declaration::{}", first(what))
+                }
+                VerifyErrorKind::Value(rule) => format!("Value::{}", first(rule)),
+                VerifyErrorKind::Roles(rule) => format!("Roles::{}", first(rule)),
+                kind => first(kind),
             };
             errors.errors.iter().map(name).collect()
         }
@@ -41,7 +50,7 @@ fn errors(kernel: Kernel) -> Vec<String> {
 }
 
 /// Builds a kernel whose errors must all be `expected`.
-fn refused(expected: &str, shape: Launch, name: &str, write: impl FnOnce(&mut Case)) {
+fn refused(expected: &str, shape: LaunchConfig, name: &str, write: impl FnOnce(&mut Case)) {
     let mut case = case(name, shape);
     write(&mut case);
     let found = errors(case.b.finish());
@@ -85,24 +94,37 @@ fn declarations() {
     refused("Name", plain, SM, |c| {
         c.b.variable("sum_3", Type::U32, Uniformity::Varying);
     });
-    for wrong in [
-        launch(33),
-        launch(2048),
-        Launch { min_blocks: 0, ..plain },
-        Launch { min_blocks: 33, ..plain },
-        Launch { cluster: 9, ..plain },
+    for (rule, wrong) in [
+        ("Launch::PartialWarp", launch(33)),
+        ("Launch::Threads", launch(2048)),
+        ("Launch::ResidentThreads", LaunchConfig { min_blocks: 0, ..plain }),
+        ("Launch::ResidentThreads", LaunchConfig { min_blocks: 33, ..plain }),
+        ("Launch::Cluster", LaunchConfig { cluster: 9, ..plain }),
     ] {
-        refused("Launch", wrong, SM, |_| {});
+        refused(rule, wrong, SM, |_| {});
     }
-    refused("Unavailable", Launch { programmatic: true, ..plain }, "sm_80", |_| {});
+    // 120 KiB, of the 228 KiB of an SM.
+    refused("Launch::ResidentShared", LaunchConfig { min_blocks: 2, ..plain }, SM, |c| {
+        c.b.shared("half", Word::U32, 30_720, "more than half of an SM's");
+    });
+    refused("Unavailable", LaunchConfig { programmatic: true, ..plain }, "sm_80", |_| {});
     refused("SharedSize", plain, SM, |c| {
         c.b.shared("large", Word::U32, 58_112, "more than 227 KiB");
     });
-    refused("Declaration", plain, SM, |c| {
+    refused("Declaration::LongerThanAliased", plain, SM, |c| {
         c.b.shared_block("long", Word::U32, 257, "aliases a shorter block", 16, Some(c.tile));
     });
-    refused("Declaration", plain, SM, |c| {
+    refused("Declaration::Alignment", plain, SM, |c| {
         c.b.shared_block("askew", Word::U32, 8, "", 24, None);
+    });
+    refused("Declaration::Empty", plain, SM, |c| {
+        c.b.shared_block("empty", Word::U32, 0, "", 16, None);
+    });
+    refused("Declaration::AlignedMoreThanAliased", plain, SM, |c| {
+        c.b.shared_block("strict", Word::U32, 8, "", 128, Some(c.tile));
+    });
+    refused("Declaration::NoShape", plain, SM, |c| {
+        c.b.buffer("scalar", Word::U32, Access::Constant, &[], "no dimensions");
     });
     refused("Unknown", plain, SM, |c| {
         let shape = [Extent::Parameter(ParameterId(0))];
@@ -128,10 +150,13 @@ fn operands() {
         let dst = c.b.array("two", Type::U32, 2, Uniformity::Varying);
         c.b.load_into(&dst, Address::new(c.w, 0u32), Width::B128, None, Cache::Default);
     });
-    refused("Value", plain, SM, |c| {
+    refused("Value::NamedBarrier", plain, SM, |c| {
         c.b.push(Op::NamedBarrier { id: 16, threads: 64, wait: true });
     });
-    refused("Value", plain, SM, |c| c.b.for_each(0u32, 4u32, 0u32, "i", |_, _| {}));
+    refused("Value::BarrierThreads", plain, SM, |c| {
+        c.b.push(Op::NamedBarrier { id: 1, threads: 33, wait: true });
+    });
+    refused("Value::LoopStep", plain, SM, |c| c.b.for_each(0u32, 4u32, 0u32, "i", |_, _| {}));
     refused("Unavailable", plain, "sm_80", |c| {
         c.b.binary(Binary::SubPacked(Half::Bf16), c.lane, c.lane);
     });
@@ -197,17 +222,17 @@ fn memory() {
     let (fp4, bf16) = ("mfma.scale.16x16x128.e2m1.e2m1", "mfma.16x16x32.bf16");
     refused("Count", plain, "gfx950", |c| scaled("gfx950", fp4, None, c));
     refused("Count", plain, "gfx950", |c| scaled("gfx950", bf16, Some(0), c));
-    refused("Value", plain, "gfx950", |c| scaled("gfx950", fp4, Some(4), c));
+    refused("Value::ScaleByte", plain, "gfx950", |c| scaled("gfx950", fp4, Some(4), c));
     refused("Unavailable", plain, "gfx942", |c| scaled("gfx942", fp4, Some(0), c));
     // Two scales of a lane are in bytes 0 and 1 or 2 and 3, four in all.
     let (two, four) = ("mma.scale.m16n8k64.e2m1", "mma.scale.m16n8k64.e2m1.e4m3");
     for (named, byte) in [(two, 1), (two, 3), (four, 1), (four, 2)] {
-        refused("Value", plain, "sm_120a", |c| scaled("sm_120a", named, Some(byte), c));
+        refused("Value::ScaleByte", plain, "sm_120a", |c| scaled("sm_120a", named, Some(byte), c));
     }
     for sm in ["sm_120", "sm_90a"] {
         refused("Unavailable", plain, sm, |c| scaled(sm, two, Some(0), c));
     }
-    let early = Launch { programmatic: true, ..plain };
+    let early = LaunchConfig { programmatic: true, ..plain };
     refused("BeforeGridWait", early, SM, |c| {
         c.b.load(Address::new(c.w, c.lane), Width::B32);
         c.b.load(Address::new(c.x, c.lane), Width::B32);
@@ -399,15 +424,30 @@ fn roles() {
         assert_eq!(errors(right.b.finish()), [] as [&str; 0]);
     }
     refused("RegisterSum", three, SM, with(24, 248));
-    refused("Roles", three, SM, with(24, 236));
-    refused("Roles", three, SM, |c| {
+    refused("Roles::Registers", three, SM, with(24, 236));
+    refused("Roles::Covered", three, SM, |c| {
         let first = c.b.role("producer", 0..4, None, |_| {});
         c.b.roles(vec![first]);
     });
-    refused("Roles", three, SM, |c| {
+    refused("Roles::NotLast", three, SM, |c| {
         let all = c.b.role("all", 0..12, None, |_| {});
         c.b.roles(vec![all]);
         c.b.barrier();
+    });
+    refused("Roles::Start", three, SM, |c| {
+        let first = c.b.role("producer", 0..4, None, |_| {});
+        let others = c.b.role("consumers", 5..12, None, |_| {});
+        c.b.roles(vec![first, others]);
+    });
+    refused("Roles::NoRegisters", three, SM, |c| {
+        let first = c.b.role("producer", 0..4, Some(24), |_| {});
+        let others = c.b.role("consumers", 4..12, None, |_| {});
+        c.b.roles(vec![first, others]);
+    });
+    refused("Roles::PartialWarpGroup", three, SM, |c| {
+        let first = c.b.role("producer", 0..2, Some(24), |_| {});
+        let others = c.b.role("consumers", 2..12, Some(24), |_| {});
+        c.b.roles(vec![first, others]);
     });
     refused("Divergent", three, SM, |c| {
         let first = c.b.role("producer", 0..4, None, |b| b.barrier());

@@ -2,7 +2,7 @@
 //! assembler adds, and nothing that is wrong in it stays unnoticed.
 
 use crate::kernels::mutation::{Mutation, gone, mutate};
-use crate::kernels::product::Product;
+use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
@@ -19,7 +19,7 @@ fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
     let problem = problem(scheme, activation, "sm_90a", shape);
     let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
     let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
-    let product = Product::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
+    let product = RandomProduct::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
     let product = if tile.exact { product } else { product.with_scaled_weights() };
     for seed in 0..2 {
         let report = product.simulate(&kernel, 64, seed);
@@ -181,7 +181,7 @@ fn tiles_assemble() {
 }
 
 /// What is wrong with a kernel's result after a mutation: `None` if it is correct.
-fn wrong(kernel: &Kernel, product: &Product, mutation: Option<Mutation>) -> Option<String> {
+fn wrong(kernel: &Kernel, product: &RandomProduct, mutation: Option<Mutation>) -> Option<String> {
     let mut kernel = kernel.clone();
     if let Some(mutation) = mutation
         && !mutate(&mut kernel, mutation)
@@ -317,12 +317,12 @@ const MUTATIONS: &[(&str, &str, Mutation)] = &[
 fn mutations_are_found() {
     // Ragged in M, N and K, with zero points; a stage is used again.
     let problem = problem("asym", 0, "sm_90a", (72, 840));
-    let product = Product::draw(&problem, 9, 21).with_scaled_weights();
+    let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
     all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS);
 }
 
-fn all_found(kernel: &Kernel, product: &Product, mutations: &[(&str, &str, Mutation)]) {
+fn all_found(kernel: &Kernel, product: &RandomProduct, mutations: &[(&str, &str, Mutation)]) {
     assert_eq!(wrong(kernel, product, None), None);
     let missed = mutations.iter().filter_map(|(what, said, mutation)| {
         match wrong(kernel, product, Some(*mutation)) {
@@ -356,7 +356,7 @@ const OF_CLUSTER: &[(&str, &str, Mutation)] = &[
 #[test]
 fn mutations_of_clusters_are_found() {
     let problem = problem("sym", 0, "sm_90a", (72, 520));
-    let product = Product::draw(&problem, 9, 22).with_scaled_weights();
+    let product = RandomProduct::draw(&problem, 9, 22).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, splits: 2, ..WARP_GROUP };
     all_found(&tile.build(&problem).unwrap(), &product, OF_CLUSTER);
     // A block that does not wait at its end while the other one may still read.

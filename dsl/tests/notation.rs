@@ -14,7 +14,7 @@ struct Example {
     /// Widths of the code; `$b` in the clauses, and `$p` is 32 / b.
     bits: &'static [u32],
     clauses: &'static str,
-    expect: fn(&Layer) -> Tensors,
+    expect: fn(&PlainLayer) -> Tensors,
 }
 
 const SHAPES: &[(u64, u64, u64)] = &[
@@ -152,7 +152,7 @@ fn examples_pack_as_their_formats_say() {
                 let at = format!("{}, {bits} bits, shape {e}x{n}x{k}", example.name);
                 let packed = pack(&scheme, &plain).unwrap_or_else(|error| panic!("{at}: {error}"));
                 let expected: BTreeMap<String, Vec<u8>> =
-                    (example.expect)(&Layer::new(&plain, bits))
+                    (example.expect)(&PlainLayer::new(&plain, bits))
                         .into_iter()
                         .map(|(name, bytes)| (name.to_owned(), bytes))
                         .collect();

@@ -257,7 +257,7 @@ impl fmt::Display for KernelKey {
 
 /// The sizes that a launch knows: y is [M, N], x is [M, K], w is [N, K].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Problem {
+pub struct ProblemSize {
     /// Rows of x and y.
     pub m: u64,
     /// Rows of w.
@@ -272,14 +272,14 @@ pub struct Problem {
     pub multiprocessors: u64,
 }
 
-impl Problem {
+impl ProblemSize {
     /// The product with a single matrix.
     pub const fn new(m: u64, n: u64, k: u64, multiprocessors: u64) -> Self {
         Self { m, n, k, experts: 1, routed_rows: m, multiprocessors }
     }
 }
 
-/// A number of a launch in terms of the [`Problem`], as a value: `Count::N.ceil_div(32)`.
+/// A number of a launch in terms of the [`ProblemSize`], as a value: `Count::N.ceil_div(32)`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Count {
     /// Always the same.
@@ -358,7 +358,7 @@ impl Count {
     }
 
     /// The number for a problem; `None` where it exceeds 64 bits or divides by zero.
-    pub fn of(&self, problem: &Problem) -> Option<u64> {
+    pub fn of(&self, problem: &ProblemSize) -> Option<u64> {
         let both = |a: &Self, b: &Self| Some((a.of(problem)?, b.of(problem)?));
         match self {
             Self::Fixed(value) => Some(*value),

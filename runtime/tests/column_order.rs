@@ -7,7 +7,7 @@ use quantloom_dsl::format::NUMBER_F32;
 use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode, Shape};
 use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Scheme, parse, parse_layout};
-use quantloom_runtime::gpu::{Arrangement, ColumnOrder, Computed, Form, NO_COLUMN, NativePart};
+use quantloom_runtime::gpu::{Arrangement, ColumnOrder, Computed, Form, NO_COLUMN, NativeBuffer};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::source::BufferRole;
 use quantloom_runtime::unpacked::Unpacked;
@@ -53,11 +53,16 @@ const fn by_index(segment: u32) -> Arrangement {
     Arrangement { segment, indexed: true, groups: Vec::new(), whole: segment }
 }
 
-fn part(component: Component, layout: &str, (bits, columns): (u32, u32), form: Form) -> NativePart {
+fn part(
+    component: Component,
+    layout: &str,
+    (bits, columns): (u32, u32),
+    form: Form,
+) -> NativeBuffer {
     let granularity =
         Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(columns) };
     let layout = parse_layout(layout, component).unwrap_or_else(|faults| panic!("{faults}"));
-    NativePart { role: BufferRole::Codes, component, layout, granularity, form }
+    NativeBuffer { role: BufferRole::Codes, component, layout, granularity, form }
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::{
-    Arrangement, Choice, Executor as _, Launch, NativePart, Products, Request, Slot,
+    Arrangement, Choice, Executor as _, Launch, NativeBuffer, Products, Request, Slot,
 };
 use quantloom_runtime::source::{
-    Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Problem, Refusal,
-    Scalar, Schedule, Work,
+    Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, ProblemSize,
+    Refusal, Scalar, Schedule, Work,
 };
 use quantloom_runtime::wgpu::{Memory, Pipeline, Wgpu, WgpuError, devices};
 use quantloom_tests::tools::skip;
@@ -58,7 +58,7 @@ impl Products for ByHand {
         Ok(None)
     }
 
-    fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, _: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Ok(Vec::new())
     }
 
@@ -88,8 +88,8 @@ fn device() -> Option<Wgpu> {
     Some(Wgpu::new(0, Arc::new(ByHand)).unwrap())
 }
 
-const fn problem(m: u64, n: u64) -> Problem {
-    Problem::new(m, n, 1, 1)
+const fn problem(m: u64, n: u64) -> ProblemSize {
+    ProblemSize::new(m, n, 1, 1)
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn bytes_come_back_as_they_went() {
 fn launch(
     device: &Wgpu,
     kernel: &Arc<Pipeline>,
-    problem: &Problem,
+    problem: &ProblemSize,
     slots: &mut [Slot<'_, Memory>],
 ) -> Result<(), WgpuError> {
     let kernel = device.ready(kernel, problem)?;
@@ -137,7 +137,7 @@ fn what_does_not_fit_is_an_error_with_names() {
     let kernel = device.kernel(&key("add")).unwrap();
     let short = device.zeroed(16).unwrap();
     let mut b = device.zeroed(1200).unwrap();
-    let launch = |problem: Problem, slots: &mut [Slot<'_, _>]| {
+    let launch = |problem: ProblemSize, slots: &mut [Slot<'_, _>]| {
         launch(&device, &kernel, &problem, slots).unwrap_err().to_string()
     };
     let error = launch(problem(3, 100), &mut [Slot::Read(&short), Slot::Write(&mut b)]);

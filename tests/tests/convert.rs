@@ -9,7 +9,7 @@ use quantloom_dsl::reference::{PlainCodes, dequantise, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::atomic_folder::AtomicFolder;
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attached};
-use quantloom_runtime::convert::{ConvertError, Options, Output, Plan};
+use quantloom_runtime::convert::{ConversionPlan, ConvertError, Options, Output};
 use quantloom_tests::{
     Made, bf16_tensor, f32_tensor, golden, golden_file, packed, tensors_of, write_file,
 };
@@ -35,7 +35,7 @@ fn convert(
     options: Options,
 ) -> Result<String, String> {
     let checkpoint = Checkpoint::open(from).unwrap();
-    let plan = Plan::new(&checkpoint, format, options, &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, format, options, &|_| {});
     let written = plan.write(&Output::File(to.to_owned()), &|_| {});
     let reasons = plan.layers().iter().filter_map(|layer| Some(layer.target().err()?.to_string()));
     let others = plan.copied().1.iter().map(|(name, refusal)| format!("{name}: {refusal}"));
@@ -330,7 +330,7 @@ fn folders_have_shards_and_a_configuration() {
         (Gptq, 1, 14),
         (Quantloom, 40_000, 1),
     ] {
-        let plan = Plan::new(&checkpoint, format, Options::default(), &|_| {});
+        let plan = ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
         let path = folder.path().join(format!("{format:?}"));
         let output = Output::Folder { path: path.clone(), shard_bytes };
         let written = plan.write(&output, &|_| {});
@@ -392,7 +392,7 @@ fn folders_that_are_there_stay() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("mine"), "mine").unwrap();
     let checkpoint = Checkpoint::open(golden_file("awq4")).unwrap();
-    let plan = |format| Plan::new(&checkpoint, format, Options::default(), &|_| {});
+    let plan = |format| ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
     let output = Output::Folder { path: folder.path().to_owned(), shard_bytes: 1 << 30 };
     let error = plan(Gptq).write(&output, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("no empty folder"), "{error}");
@@ -435,7 +435,7 @@ fn tensors_beside_a_layer() {
         (CompressedTensors, Vec::new()),
         (Gguf, vec![("k_scale".to_owned(), 1), ("weight_shape".to_owned(), 1)]),
     ] {
-        let plan = Plan::new(&checkpoint, format, Options::default(), &|_| {});
+        let plan = ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
         let found: Vec<_> = plan.left_out().map(|(name, of)| (name.to_owned(), of)).collect();
         assert_eq!(found, left_out);
         let to = out(folder.path(), "to", format);
@@ -508,7 +508,7 @@ fn layers_that_cannot_be_in_one_file() {
         "dynamic": {"+:^b$": {"group_size": 256}}}"#;
     write_file(&from, &tensors, Some(config));
     let checkpoint = Checkpoint::open(&from).unwrap();
-    let plan = Plan::new(&checkpoint, Awq, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Awq, Options::default(), &|_| {});
     assert_eq!(plan.refusals(), 1);
     assert!(plan.layers()[0].target().is_ok());
     let why = plan.layers()[1].target().unwrap_err().to_string();
@@ -558,7 +558,7 @@ fn config_of(
     format: CheckpointFormat,
 ) -> (serde_json::Map<String, serde_json::Value>, Vec<String>) {
     let checkpoint = Checkpoint::open(from).unwrap();
-    let plan = Plan::new(&checkpoint, format, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
     plan.write(&Output::File(to.to_owned()), &|_| {}).unwrap();
     let config = Checkpoint::open(to).unwrap().config().unwrap().value.clone();
     (config, plan.left_out().map(|(name, _)| name.to_owned()).collect())
@@ -702,7 +702,7 @@ fn plans_check_names() {
     let config = Checkpoint::open(golden_file("ct_w4a16")).unwrap().config().unwrap().value.clone();
     write_file(&from, &tensors, Some(&serde_json::Value::Object(config.clone()).to_string()));
     let checkpoint = Checkpoint::open(&from).unwrap();
-    let plan = Plan::new(&checkpoint, Gguf, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Gguf, Options::default(), &|_| {});
     assert_eq!(plan.refusals(), 1);
     let why = plan.layers()[1].target().unwrap_err().to_string();
     assert!(why.contains("its name has 68 bytes"), "{why}");
@@ -711,12 +711,12 @@ fn plans_check_names() {
     tensors.extend((0..1 << 17).map(|at| (format!("t{at}"), f32_tensor(&[1], &[0.5]))));
     write_file(&from, &tensors, Some(&serde_json::Value::Object(config).to_string()));
     let checkpoint = Checkpoint::open(&from).unwrap();
-    let plan = Plan::new(&checkpoint, Gguf, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Gguf, Options::default(), &|_| {});
     let refused = plan.copied().1;
     let [(name, why)] = refused else { panic!("{refused:?}") };
     assert_eq!(name, "the output");
     assert!(why.to_string().contains("131073 tensors"), "{why}");
-    let plan = Plan::new(&checkpoint, Awq, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Awq, Options::default(), &|_| {});
     assert_eq!(plan.refusals(), 0);
 }
 

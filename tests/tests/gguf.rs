@@ -3,7 +3,7 @@
 use quantloom::codegen::jit::Simulator;
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{
-    Access, Checkpoint, CheckpointFormat, GgufType, GgufValue, Options,
+    Checkpoint, CheckpointFormat, FileAccess, GgufType, GgufValue, Options,
 };
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::gpu::GpuDevice;
@@ -117,7 +117,7 @@ fn values_of_keys() {
     // The configuration of another checkpoint.
     let other = r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#;
     std::fs::write(folder.path().join("config.json"), other).unwrap();
-    for access in [Access::Mapped, Access::Copied] {
+    for access in [FileAccess::Mapped, FileAccess::Copied] {
         let options = Options { access, ..Options::default() };
         let checkpoint = Checkpoint::open_with(&path, options).unwrap();
         assert!(checkpoint.layer("layer").is_ok() && checkpoint.config().is_none());

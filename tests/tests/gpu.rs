@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quantloom::codegen::jit::{Jit, JitWithOverrides, KEPT_REPORTS, Overrides, Simulator};
 use quantloom::codegen::sim::Report;
-use quantloom::runtime::gpu::{Arrangement, Choice, GpuDevice, NativePart, Products, Request};
+use quantloom::runtime::gpu::{Arrangement, Choice, GpuDevice, NativeBuffer, Products, Request};
 use quantloom::runtime::op::{Op as _, Values, bf16};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
@@ -92,7 +92,7 @@ impl Products for Chosen {
         Jit.arrangement(request)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Jit.native(request)
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quantloom_tools::measure::{median, seconds};
 
-use crate::ggml::{Ggml, Kind};
+use crate::ggml::{Ggml, GgmlWeights};
 use crate::ours;
 
 /// Products that are compared.
@@ -15,14 +15,18 @@ struct Case {
     name: &'static str,
     scheme: &'static str,
     /// Ours is compared with the fastest of these, for each number of tokens.
-    kinds: &'static [Kind],
+    kinds: &'static [GgmlWeights],
 }
 
 const CASES: [Case; 5] = [
     Case {
         name: "4 bits, x with one scale a token (ggml: one of 32 or 256 columns)",
         scheme: ours::W4A8,
-        kinds: &[Kind::repack("q4_0"), Kind::repack("q4_K"), Kind::plain("q4_K")],
+        kinds: &[
+            GgmlWeights::repack("q4_0"),
+            GgmlWeights::repack("q4_K"),
+            GgmlWeights::plain("q4_K"),
+        ],
     },
     Case {
         name: "4 bits, x in groups of 32: the same numbers as Q4_0",
@@ -32,7 +36,7 @@ const CASES: [Case; 5] = [
             pack: u8 [k:2 | k, n],
             activation: i8 { scale: f16 per 1x32 },
         }",
-        kinds: &[Kind::repack("q4_0"), Kind::plain("q4_0")],
+        kinds: &[GgmlWeights::repack("q4_0"), GgmlWeights::plain("q4_0")],
     },
     Case {
         name: "8 bits, x in groups of 32: the same numbers as Q8_0",
@@ -42,7 +46,7 @@ const CASES: [Case; 5] = [
             pack: [k, n],
             activation: i8 { scale: f16 per 1x32 },
         }",
-        kinds: &[Kind::plain("q8_0")],
+        kinds: &[GgmlWeights::plain("q8_0")],
     },
     Case {
         name: "MXFP4, x in int8 in groups of 32 on both sides",
@@ -52,12 +56,12 @@ const CASES: [Case; 5] = [
             pack: u8 [k:2 | k, n],
             activation: i8 { scale: f16 per 1x32 },
         }",
-        kinds: &[Kind::repack("mxfp4"), Kind::plain("mxfp4")],
+        kinds: &[GgmlWeights::repack("mxfp4"), GgmlWeights::plain("mxfp4")],
     },
     Case {
         name: "4 bits, x in 16 bits (ggml: weights in bf16)",
         scheme: ours::W4A16,
-        kinds: &[Kind::plain("bf16")],
+        kinds: &[GgmlWeights::plain("bf16")],
     },
 ];
 
@@ -102,7 +106,7 @@ pub fn print(
 
 /// What a cell of the table says.
 struct Cell {
-    kind: Kind,
+    kind: GgmlWeights,
     ours: f64,
     theirs: f64,
     /// Least, median, most.
@@ -125,7 +129,7 @@ impl Cell {
 fn cell(
     ggml: &mut Ggml,
     case: &Case,
-    layer: &ours::Layer,
+    layer: &ours::PreparedCopies,
     shape: (usize, usize),
     m: usize,
     budget: Duration,
@@ -160,7 +164,7 @@ fn cell(
 }
 
 /// The median time of the calls of a burst, without those of its first fifth.
-fn burst(call: &mut ours::Call, layer: &ours::Layer) -> Result<f64, Box<dyn Error>> {
+fn burst(call: &mut ours::Call, layer: &ours::PreparedCopies) -> Result<f64, Box<dyn Error>> {
     let mut times = Vec::new();
     let start = Instant::now();
     let mut turn = 0;

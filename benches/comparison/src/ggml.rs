@@ -10,14 +10,14 @@ use std::time::Duration;
 
 /// A type of ggml's weights and the order in which they are stored.
 #[derive(Clone, Copy)]
-pub struct Kind {
+pub struct GgmlWeights {
     /// ggml's name of the type.
     pub weights: &'static str,
     /// Whether they are interleaved for ggml's repacked kernels, which is llama.cpp's default.
     pub repack: bool,
 }
 
-impl Kind {
+impl GgmlWeights {
     pub const fn repack(weights: &'static str) -> Self {
         Self { weights, repack: true }
     }
@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for GgmlWeights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.weights, self.order())
     }
@@ -66,7 +66,7 @@ impl Ggml {
     /// Median seconds of a product of M tokens; calls for about `time`.
     pub fn matmul(
         &mut self,
-        kind: Kind,
+        kind: GgmlWeights,
         (n, k): (usize, usize),
         m: usize,
         time: Duration,

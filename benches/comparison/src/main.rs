@@ -91,7 +91,7 @@ fn beside_candle(budget: Duration) -> Result<(), Box<dyn Error>> {
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let (mut eight, mut sixteen) = (Vec::new(), Vec::new());
     for (n, k) in SHAPES {
-        let shape = Shape::new(n, k)?;
+        let shape = ShapeWeights::new(n, k)?;
         for m in TOKENS {
             let (quantised, float) = shape.row(m, &memory, &dot, budget)?;
             eight.push(quantised);
@@ -108,16 +108,16 @@ fn beside_candle(budget: Duration) -> Result<(), Box<dyn Error>> {
 }
 
 /// All weights of a shape.
-struct Shape {
+struct ShapeWeights {
     n: usize,
     k: usize,
-    w4a8: ours::Layer,
-    w4a16: ours::Layer,
+    w4a8: ours::PreparedCopies,
+    w4a16: ours::PreparedCopies,
     q4k: Vec<candle_core::quantized::QMatMul>,
     f32: Vec<candle_core::Tensor>,
 }
 
-impl Shape {
+impl ShapeWeights {
     fn new(n: usize, k: usize) -> Result<Self, Box<dyn Error>> {
         let copies = |bytes: usize| (2 * last_level_cache()).div_ceil(bytes).max(2);
         Ok(Self {

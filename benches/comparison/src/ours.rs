@@ -30,13 +30,13 @@ pub const W4A16: &str = "w4a16_g32 {
 }";
 
 /// A prepared weight, as often as it takes to be twice the last level of cache.
-pub struct Layer {
+pub struct PreparedCopies {
     pub scheme: Scheme,
     pub copies: Vec<CpuWeight>,
 }
 
 /// A random layer.
-pub fn layer(text: &str, n: usize, k: usize) -> Result<Layer, Box<dyn Error>> {
+pub fn layer(text: &str, n: usize, k: usize) -> Result<PreparedCopies, Box<dyn Error>> {
     let scheme = quantloom::dsl::parse(text)?;
     let shape = Shape::matrix(n as u64, k as u64);
     let packed = pack(&scheme, &draw::layer(&scheme, shape, 0))?;
@@ -44,7 +44,7 @@ pub fn layer(text: &str, n: usize, k: usize) -> Result<Layer, Box<dyn Error>> {
     let unpacked = Unpacked::new(&scheme, shape, &stored)?;
     let weight = device().prepare(&scheme, &unpacked)?;
     let count = (2 * last_level_cache()).div_ceil(weight.bytes());
-    Ok(Layer { scheme, copies: vec![weight; count] })
+    Ok(PreparedCopies { scheme, copies: vec![weight; count] })
 }
 
 /// Where it runs.
@@ -60,7 +60,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn new(layer: &Layer, m: usize) -> Self {
+    pub fn new(layer: &PreparedCopies, m: usize) -> Self {
         let Shape { n, k, .. } = layer.copies[0].shape();
         let x = draw::tokens(&layer.scheme, F32, m, k as usize, 0);
         let x = x.into_iter().map(|x| x as f32).collect();

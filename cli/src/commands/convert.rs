@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::atomic_folder::AtomicFolder;
 use quantloom::runtime::checkpoint::CheckpointFormat;
-use quantloom::runtime::convert::{Options, Output, Plan, PlannedLayer};
+use quantloom::runtime::convert::{ConversionPlan, Options, Output, PlannedLayer};
 
 use super::{Reading, label, print_line, shape, size, table};
 use crate::atomic_write::Replace;
@@ -145,9 +145,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     let options = Options { weights_only: arguments.weights_only };
     let progress = Progress::new("looking", weights);
-    let plan = Plan::new(&checkpoint, arguments.to.of_checkpoint(), options, &|weights| {
-        progress.advance(weights);
-    });
+    let plan =
+        ConversionPlan::new(&checkpoint, arguments.to.of_checkpoint(), options, &|weights| {
+            progress.advance(weights);
+        });
     drop(progress);
     let from = checkpoint.format().name();
     let to = plan.format().name();
@@ -192,7 +193,7 @@ fn bits(layer: &PlannedLayer) -> String {
 }
 
 /// How each layer is stored.
-fn each_layer(plan: &Plan<'_>) -> impl std::fmt::Display {
+fn each_layer(plan: &ConversionPlan<'_>) -> impl std::fmt::Display {
     let mut rows = table(&["layer", "shape", "from", plan.format().name(), "bits a weight"]);
     for layer in plan.layers() {
         rows.add_row([
@@ -207,7 +208,7 @@ fn each_layer(plan: &Plan<'_>) -> impl std::fmt::Display {
 }
 
 /// How many layers are stored in which way.
-fn summary(plan: &Plan<'_>) -> impl std::fmt::Display {
+fn summary(plan: &ConversionPlan<'_>) -> impl std::fmt::Display {
     let mut ways: BTreeMap<[String; 3], (u64, u64, u64)> = BTreeMap::new();
     for layer in plan.layers() {
         let from = layer.from.as_ref().map_or_else(String::new, label);
@@ -226,7 +227,7 @@ fn summary(plan: &Plan<'_>) -> impl std::fmt::Display {
 }
 
 /// What cannot be converted, and why; layers with one reason together.
-fn refusals(plan: &Plan<'_>) -> Result<()> {
+fn refusals(plan: &ConversionPlan<'_>) -> Result<()> {
     let layers = plan.layers().iter().filter_map(|layer| {
         let refusal = layer.target().err()?;
         Some((layer.name.as_str(), refusal))
@@ -239,7 +240,7 @@ fn refusals(plan: &Plan<'_>) -> Result<()> {
 }
 
 /// What the output does not have.
-fn notes(plan: &Plan<'_>, keys: Option<usize>) -> Result<()> {
+fn notes(plan: &ConversionPlan<'_>, keys: Option<usize>) -> Result<()> {
     for (name, layers) in plan.left_out() {
         print_line(format_args!("note: the tensor {name} of {layers} layers is left out"))?;
     }

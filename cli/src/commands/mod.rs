@@ -30,7 +30,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use quantloom::dsl::{Code, Scheme, parse};
 use quantloom::runtime::checkpoint::{
-    Access, Checkpoint, CheckpointError, ExplicitScheme, GptqVersion, Layer, Options,
+    Checkpoint, CheckpointError, ExplicitScheme, FileAccess, GptqVersion, Layer, Options,
 };
 
 pub(crate) use tables::{table, text_table};
@@ -135,7 +135,7 @@ impl Reading {
             Version::V1 => GptqVersion::V1,
             Version::V2 => GptqVersion::V2,
         });
-        let access = if self.no_map { Access::Copied } else { Access::Mapped };
+        let access = if self.no_map { FileAccess::Copied } else { FileAccess::Mapped };
         let options =
             Options { gptq_version: version, gptq_zero_wraps: self.gptq_zero_wraps, access };
         let Some(given) = &self.scheme else {

@@ -68,7 +68,7 @@ fn planned_for(
     scheme: &Scheme,
     activation: &Activation,
     target: &'static Target,
-) -> (String, Result<Plan, plan::Refusal>) {
+) -> (String, Result<Plan, plan::PlanError>) {
     let name = activation.name();
     let planned = plan::plan(scheme, activation, target);
     let taken = scheme.activation_for(F32).filter(|taken| taken.activation == activation);

@@ -30,6 +30,7 @@ pub struct GeneratedFile {
 
 /// Why files cannot be generated, read or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CatalogueError {
     /// A file or folder cannot be read or written.
     #[error("cannot {what} {}: {error}", path.display())]

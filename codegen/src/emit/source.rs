@@ -6,6 +6,7 @@ use crate::target::{Chip, Target};
 
 /// Why a kernel has no source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EmitError {
     /// It cannot be printed as PTX.
     #[error(transparent)]

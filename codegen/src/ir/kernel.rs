@@ -28,7 +28,7 @@ pub struct Kernel {
     /// Arrays of mbarriers, in shared memory.
     pub barriers: Vec<BarrierArray>,
     /// How it is launched.
-    pub launch: Launch,
+    pub launch: LaunchConfig,
     /// The registers that the body uses.
     pub registers: Vec<Register>,
     /// What each thread does.
@@ -201,7 +201,7 @@ pub struct BarrierArray {
 
 /// How a kernel is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
+pub struct LaunchConfig {
     /// Blocks in x, y and z.
     pub grid: [Extent; 3],
     /// Threads of a block, a multiple of the warp.

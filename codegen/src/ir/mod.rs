@@ -10,9 +10,9 @@
 //! [`Statement::For`]. There is no optimiser: the vendor's compiler allocates registers.
 //!
 //! # The model
-//! A *grid* of thread blocks runs the [`Kernel::body`]. A block has [`Launch::threads`] threads,
+//! A *grid* of thread blocks runs the [`Kernel::body`]. A block has [`LaunchConfig::threads`] threads,
 //! divided into *warps* of [`Gpu::warp`](crate::target::Gpu::warp) lanes; four warps that start at
-//! a multiple of four are a *warp group* where the target has them; [`Launch::cluster`] blocks that
+//! a multiple of four are a *warp group* where the target has them; [`LaunchConfig::cluster`] blocks that
 //! are adjacent in x are a cluster. Blocks run in any order, and no block may wait for a block
 //! outside of its cluster.
 //!
@@ -70,7 +70,7 @@
 //! operands) sees a thread's ordinary shared-memory writes only after an [`Op::FenceAsync`] by the
 //! writer and then a barrier.
 //!
-//! **Programmatic dependent launch.** With [`Launch::programmatic`] the grid may start while
+//! **Programmatic dependent launch.** With [`LaunchConfig::programmatic`] the grid may start while
 //! earlier grids still run: before [`Op::GridWait`] it may access only buffers with
 //! [`Access::Constant`].
 //!
@@ -99,7 +99,7 @@ pub use builder::Builder;
 pub use class::InstructionClass;
 pub use hash::ContentHash;
 pub use kernel::{
-    Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, Launch,
+    Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, LaunchConfig,
     Parameter, ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,
 };
 pub use matrix::{Accumulator, MatrixOperand, MatrixScale, SharedTile};
@@ -108,5 +108,8 @@ pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, 
 pub use operation::{AccessKind, MemoryAccess};
 pub(crate) use print::affine;
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
-pub use verify::{Verified, VerifyError, VerifyErrorKind, VerifyErrors, verify};
+pub use verify::{
+    DeclarationError, LaunchError, RoleError, ValueError, Verified, VerifyError, VerifyErrorKind,
+    VerifyErrors, verify,
+};
 pub(crate) use walk::each_op;

@@ -518,7 +518,7 @@ pub enum Op {
     },
 
     /// Waits until all earlier grids that this one depends on are complete, and their writes
-    /// visible. Without [`Launch::programmatic`](super::Launch::programmatic): no effect.
+    /// visible. Without [`LaunchConfig::programmatic`](super::LaunchConfig::programmatic): no effect.
     GridWait,
     /// Allows the dependent grid to start, once every block has executed this or ended.
     GridLaunch,

@@ -10,7 +10,7 @@ use crate::target::Feature;
 /// A row of the table.
 pub(crate) struct Operation<'o> {
     /// What the operation reads and writes, in the order of the printed IR.
-    pub(crate) parts: Vec<Part<'o>>,
+    pub(crate) parts: Vec<OperationPart<'o>>,
     /// The class under which the simulator counts the operation.
     pub(crate) class: InstructionClass,
     /// The feature that the target must have.
@@ -25,7 +25,7 @@ pub(crate) struct Operation<'o> {
 
 /// A part of an operation. The string of an operand is its role, for messages.
 #[derive(Clone, Copy)]
-pub(crate) enum Part<'o> {
+pub(crate) enum OperationPart<'o> {
     /// How the IR prints the parts that follow: one for each `{}`.
     Form(&'o str),
     /// A constant of the operation.
@@ -81,12 +81,12 @@ pub struct MemoryAccess {
     pub kind: AccessKind,
     /// Bytes of one access; 0 if they are a run-time value or a tensor box.
     pub bytes: u32,
-    pub(crate) place: Place,
+    pub(crate) allowed: AllowedArrays,
 }
 
 /// The arrays that an access may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum AllowedArrays {
     /// Every array whose declaration allows the access.
     Anywhere,
     /// Shared memory; the role of the address.
@@ -133,12 +133,19 @@ impl<'o> Operation<'o> {
         let mut all = Vec::new();
         for part in &self.parts {
             match *part {
-                Part::Reads(.., values) | Part::Tensor(_, values) => all.extend(values),
-                Part::Registers(.., regs) => all.extend(regs.iter().map(|reg| Operand::Reg(*reg))),
-                Part::Mask(mask) => all.push(mask),
-                Part::Memory(access) => all.push(access.address.index),
-                Part::Mbarrier(barrier) => all.push(barrier.index),
-                Part::Form(_) | Part::Attribute(_) | Part::Writes(..) | Part::Parameter(_) => {}
+                OperationPart::Reads(.., values) | OperationPart::Tensor(_, values) => {
+                    all.extend(values)
+                }
+                OperationPart::Registers(.., regs) => {
+                    all.extend(regs.iter().map(|reg| Operand::Reg(*reg)))
+                }
+                OperationPart::Mask(mask) => all.push(mask),
+                OperationPart::Memory(access) => all.push(access.address.index),
+                OperationPart::Mbarrier(barrier) => all.push(barrier.index),
+                OperationPart::Form(_)
+                | OperationPart::Attribute(_)
+                | OperationPart::Writes(..)
+                | OperationPart::Parameter(_) => {}
             }
         }
         all
@@ -147,7 +154,7 @@ impl<'o> Operation<'o> {
     /// The registers that the operation writes.
     pub(crate) fn writes(&self) -> impl Iterator<Item = Reg> {
         self.parts.iter().flat_map(|part| match *part {
-            Part::Writes(.., regs) => regs.iter().copied(),
+            OperationPart::Writes(.., regs) => regs.iter().copied(),
             _ => [].iter().copied(),
         })
     }
@@ -155,7 +162,7 @@ impl<'o> Operation<'o> {
     /// The operation's accesses to memory.
     pub(crate) fn memory_accesses(&self) -> impl Iterator<Item = MemoryAccess> {
         self.parts.iter().filter_map(|part| match *part {
-            Part::Memory(access) => Some(access),
+            OperationPart::Memory(access) => Some(access),
             _ => None,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::operation::Part;
+use super::operation::OperationPart;
 use super::{
     Address, BarrierRef, Body, Extent, Kernel, Op, Operand, Reg, Space, Statement, Uniformity,
     Verified,
@@ -221,21 +221,23 @@ impl Kernel {
         let mut form = "";
         for part in op.row().parts {
             let text = match part {
-                Part::Form(next) => {
+                OperationPart::Form(next) => {
                     f.write_str(form)?;
                     form = next;
                     continue;
                 }
-                Part::Attribute(value) => format!("{value:?}"),
-                Part::Writes(.., regs) | Part::Registers(.., regs) => self.regs(regs),
-                Part::Reads(.., values) => self.values(values),
-                Part::Mask(mask) => self.value(mask),
-                Part::Memory(access) => self.address(access.address),
-                Part::Mbarrier(barrier) => self.mbarrier(barrier),
-                Part::Parameter(id) => {
+                OperationPart::Attribute(value) => format!("{value:?}"),
+                OperationPart::Writes(.., regs) | OperationPart::Registers(.., regs) => {
+                    self.regs(regs)
+                }
+                OperationPart::Reads(.., values) => self.values(values),
+                OperationPart::Mask(mask) => self.value(mask),
+                OperationPart::Memory(access) => self.address(access.address),
+                OperationPart::Mbarrier(barrier) => self.mbarrier(barrier),
+                OperationPart::Parameter(id) => {
                     self.parameters.get(id.0 as usize).map_or("?", |p| &p.name).to_owned()
                 }
-                Part::Tensor(id, at) => {
+                OperationPart::Tensor(id, at) => {
                     let name = self.tensors.get(id.0 as usize).map_or("?", |map| &map.name);
                     format!("{name}({})", self.values(at))
                 }

@@ -7,15 +7,17 @@
 use std::fmt::Debug;
 use std::slice::from_ref;
 
-use super::operation::{Effect, Expected, Operation, Part, Place, ResultUniformity};
+use super::operation::{
+    AllowedArrays, Effect, Expected, Operation, OperationPart, ResultUniformity,
+};
 use super::{
     AccessKind, Accumulator, Address, Cache, Element, InstructionClass as Class, MatrixOperand,
     MatrixScope, MemoryAccess, Op, Operand, Reg, Shuffle, Space, Special, Type, Uniformity, Width,
 };
 use crate::target::Feature;
+use AllowedArrays::{Anywhere, Constant, Global, Shared};
 use Expected::{Any, Is, Like, Word};
 use Feature::Base;
-use Place::{Anywhere, Constant, Global, Shared};
 use ResultUniformity::{Control, Fixed, Least, Of};
 use Type::{F32, Pred, U32};
 use Uniformity::{Block, Varying, Warp, WarpGroup};
@@ -26,7 +28,7 @@ fn row<'o, const N: usize>(
     class: Class,
     feature: Feature,
     form: &'o str,
-    parts: [Part<'o>; N],
+    parts: [OperationPart<'o>; N],
 ) -> Operation<'o> {
     let (control, result) = (Varying, Least(Block));
     Operation { parts: Vec::new(), class, feature, control, result, effect: Effect::None }
@@ -35,8 +37,8 @@ fn row<'o, const N: usize>(
 
 impl<'o> Operation<'o> {
     /// More parts, and how they are printed.
-    fn then<const N: usize>(mut self, form: &'o str, parts: [Part<'o>; N]) -> Self {
-        self.parts.push(Part::Form(form));
+    fn then<const N: usize>(mut self, form: &'o str, parts: [OperationPart<'o>; N]) -> Self {
+        self.parts.push(OperationPart::Form(form));
         self.parts.extend(parts);
         self
     }
@@ -44,7 +46,7 @@ impl<'o> Operation<'o> {
     /// A mask, if there is one.
     fn masked(self, mask: Option<Operand>) -> Self {
         match mask {
-            Some(mask) => self.then(" where {}", [Part::Mask(mask)]),
+            Some(mask) => self.then(" where {}", [OperationPart::Mask(mask)]),
             None => self,
         }
     }
@@ -56,7 +58,7 @@ impl<'o> Operation<'o> {
     fn matrix_operand(self, form: &'o str, role: &'static str, operand: &'o MatrixOperand) -> Self {
         match operand {
             MatrixOperand::Registers(regs) => {
-                self.then(form, [Part::Registers(role, Is(U32), regs)])
+                self.then(form, [OperationPart::Registers(role, Is(U32), regs)])
             }
             MatrixOperand::Shared(tile) => self
                 .then(form, [memory(&tile.address(), AccessKind::Read, 16, Anywhere)])
@@ -79,20 +81,20 @@ impl<'o> Operation<'o> {
     }
 }
 
-fn show(value: &dyn Debug) -> Part<'_> {
-    Part::Attribute(value)
+fn show(value: &dyn Debug) -> OperationPart<'_> {
+    OperationPart::Attribute(value)
 }
 
-fn write<'o>(ty: Expected<'o>, dst: &'o Reg) -> Part<'o> {
-    Part::Writes("result", ty, from_ref(dst))
+fn write<'o>(ty: Expected<'o>, dst: &'o Reg) -> OperationPart<'o> {
+    OperationPart::Writes("result", ty, from_ref(dst))
 }
 
-fn writes<'o>(ty: Expected<'o>, dst: &'o [Reg]) -> Part<'o> {
-    Part::Writes("result", ty, dst)
+fn writes<'o>(ty: Expected<'o>, dst: &'o [Reg]) -> OperationPart<'o> {
+    OperationPart::Writes("result", ty, dst)
 }
 
-fn read<'o>(role: &'static str, ty: Expected<'o>, value: &'o Operand) -> Part<'o> {
-    Part::Reads(role, ty, from_ref(value))
+fn read<'o>(role: &'static str, ty: Expected<'o>, value: &'o Operand) -> OperationPart<'o> {
+    OperationPart::Reads(role, ty, from_ref(value))
 }
 
 /// The type of the result.
@@ -100,8 +102,13 @@ fn like(dst: &Reg) -> Expected<'_> {
     Like(from_ref(dst))
 }
 
-fn memory<'o>(address: &Address, kind: AccessKind, bytes: u32, place: Place) -> Part<'o> {
-    Part::Memory(MemoryAccess { address: *address, kind, bytes, place })
+fn memory<'o>(
+    address: &Address,
+    kind: AccessKind,
+    bytes: u32,
+    allowed: AllowedArrays,
+) -> OperationPart<'o> {
+    OperationPart::Memory(MemoryAccess { address: *address, kind, bytes, allowed })
 }
 
 impl Op {
@@ -128,7 +135,7 @@ impl Op {
                     .result(Least(least))
             }
             Self::Parameter { dst, parameter } => {
-                let parts = [write(Is(U32), dst), Part::Parameter(*parameter)];
+                let parts = [write(Is(U32), dst), OperationPart::Parameter(*parameter)];
                 row(Class::Move, Base, "{} = parameter {}", parts)
             }
             Self::Unary { dst, op, a } => {
@@ -164,7 +171,7 @@ impl Op {
                     Width::B32 | Width::B64 | Width::B128 => Word,
                 };
                 let constant = Constant("the read-only path needs a constant buffer");
-                let (place, feature, hint) = match cache {
+                let (allowed, feature, hint) = match cache {
                     Cache::Default => (Anywhere, Base, ""),
                     Cache::Constant => (constant, Base, ", Constant"),
                     Cache::Stream => (constant, Feature::NoAllocate, ", Stream"),
@@ -173,7 +180,7 @@ impl Op {
                     Space::Global(_) => Class::GlobalLoad,
                     Space::Shared(_) => Class::SharedLoad,
                 };
-                let from = memory(from, Read, width.bytes(), place);
+                let from = memory(from, Read, width.bytes(), allowed);
                 let row =
                     row(class, feature, "{} = load {} {}", [writes(ty, dst), show(width), from]);
                 match mask {
@@ -198,7 +205,7 @@ impl Op {
                     Space::Shared(_) => Class::SharedStore,
                 };
                 let to = memory(to, Write, width.bytes(), Anywhere);
-                let parts = [show(width), to, Part::Reads("value", Word, values)];
+                let parts = [show(width), to, OperationPart::Reads("value", Word, values)];
                 row(class, Base, "store {} {} = {}", parts).masked(*mask)
             }
             Self::Prefetch { from, mask } => {
@@ -276,12 +283,12 @@ impl Op {
                 row(Class::AsyncCopy, Feature::CpAsync, "copy wait, {} may remain", parts)
             }
             Self::CopyArrive { barrier } => {
-                let parts = [Part::Mbarrier(*barrier)];
+                let parts = [OperationPart::Mbarrier(*barrier)];
                 row(Class::AsyncCopy, Feature::Mbarrier, "copy arrive {}", parts)
             }
 
             Self::MbarrierInit { barrier, arrivals } => {
-                let parts = [Part::Mbarrier(*barrier), show(arrivals)];
+                let parts = [OperationPart::Mbarrier(*barrier), show(arrivals)];
                 row(Class::Barrier, Feature::Mbarrier, "mbarrier init {}, {} arrivals", parts)
             }
             Self::MbarrierFence => {
@@ -289,7 +296,7 @@ impl Op {
             }
             Self::MbarrierArrive { barrier, expect } => {
                 let arrive = |feature| {
-                    let parts = [Part::Mbarrier(*barrier)];
+                    let parts = [OperationPart::Mbarrier(*barrier)];
                     row(Class::Barrier, feature, "mbarrier arrive {}", parts)
                 };
                 match expect {
@@ -299,7 +306,7 @@ impl Op {
                 }
             }
             Self::MbarrierWait { barrier, parity } => {
-                let parts = [Part::Mbarrier(*barrier), read("value", Is(U32), parity)];
+                let parts = [OperationPart::Mbarrier(*barrier), read("value", Is(U32), parity)];
                 row(Class::Barrier, Feature::Mbarrier, "mbarrier wait {}, parity {}", parts)
             }
 
@@ -307,7 +314,8 @@ impl Op {
             Self::BulkLoad { to, from, bytes, barrier } => {
                 let to = memory(to, Write, 16, Shared("destination"));
                 let from = memory(from, Read, 16, Global("source"));
-                let parts = [to, from, read("bytes", Is(U32), bytes), Part::Mbarrier(*barrier)];
+                let parts =
+                    [to, from, read("bytes", Is(U32), bytes), OperationPart::Mbarrier(*barrier)];
                 row(Class::AsyncCopy, Feature::Bulk, "bulk load {} = {}, {} bytes, {}", parts)
             }
             Self::BulkStore { to, from, bytes } => {
@@ -318,7 +326,8 @@ impl Op {
             }
             Self::TensorLoad { to, map, at, barrier, multicast } => {
                 let to = memory(to, Write, 0, Shared("destination"));
-                let parts = [to, Part::Tensor(*map, at), Part::Mbarrier(*barrier)];
+                let parts =
+                    [to, OperationPart::Tensor(*map, at), OperationPart::Mbarrier(*barrier)];
                 let row = row(Class::AsyncCopy, Feature::Bulk, "tensor load {} = {}, {}", parts);
                 match multicast {
                     Some(mask) => row.then(", to blocks {}", [read("multicast", Is(U32), mask)]),
@@ -326,7 +335,8 @@ impl Op {
                 }
             }
             Self::TensorStore { map, at, from } => {
-                let parts = [Part::Tensor(*map, at), memory(from, Read, 0, Shared("source"))];
+                let parts =
+                    [OperationPart::Tensor(*map, at), memory(from, Read, 0, Shared("source"))];
                 row(Class::AsyncCopy, Feature::Bulk, "tensor store {} = {}", parts)
             }
             Self::BulkCommit => row(Class::AsyncCopy, Feature::Bulk, "bulk commit", []),
@@ -345,7 +355,7 @@ impl Op {
             }
             Self::MatrixStore { to, values, transpose } => {
                 let to = memory(to, Write, 16, Shared("destination"));
-                let parts = [to, Part::Reads("value", Is(U32), values)];
+                let parts = [to, OperationPart::Reads("value", Is(U32), values)];
                 row(Class::SharedStore, Feature::StMatrix, "matrix store {} = {}", parts)
                     .transposed(*transpose)
                     .control(Warp)
@@ -362,15 +372,16 @@ impl Op {
                     MatrixScope::Warp => (Warp, Effect::None),
                     MatrixScope::WarpGroup => (WarpGroup, Effect::MatrixStart),
                 };
-                let mut row = row(Class::Matrix, op.needs, "{} = ", [Part::Writes("d", ty, d)])
-                    .then(op.name, [])
-                    .matrix_operand(" a({}", "a", a)
-                    .matrix_operand(" b({}", "b", b);
+                let mut row =
+                    row(Class::Matrix, op.needs, "{} = ", [OperationPart::Writes("d", ty, d)])
+                        .then(op.name, [])
+                        .matrix_operand(" a({}", "a", a)
+                        .matrix_operand(" b({}", "b", b);
                 if let Accumulator::Registers(regs) = c {
-                    row = row.then(" c({})", [Part::Registers("c", ty, regs)]);
+                    row = row.then(" c({})", [OperationPart::Registers("c", ty, regs)]);
                 }
                 if let Some([a, b]) = scales {
-                    let from = |scale| Part::Registers("scale", Is(U32), from_ref(scale));
+                    let from = |scale| OperationPart::Registers("scale", Is(U32), from_ref(scale));
                     row = row
                         .then(" scale a({} byte {})", [from(&a.from), show(&a.byte)])
                         .then(" scale b({} byte {})", [from(&b.from), show(&b.byte)]);

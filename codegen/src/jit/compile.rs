@@ -18,7 +18,7 @@ use crate::emit;
 use crate::ir::{Element, Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::activation::Routed;
-use crate::schedule::transform::{Direction, Part, transform};
+use crate::schedule::transform::{Direction, NativeBufferKind, transform};
 use crate::schedule::{
     Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked_of,
     measured,
@@ -177,7 +177,7 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
         _ => return Err(none()),
     };
     let number = size("part")?;
-    let part = usize::try_from(number).ok().and_then(|part| Part::ALL.get(part));
+    let part = usize::try_from(number).ok().and_then(|part| NativeBufferKind::ALL.get(part));
     let part = part.ok_or(JitError::Part(number))?;
     let problem = problem()?;
     let columns = size(if problem.order.is_some() { "x_columns" } else { "k" })?;

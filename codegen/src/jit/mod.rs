@@ -21,14 +21,14 @@ use std::sync::Arc;
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativePart, Products, Request,
-    Stacked, StackedChoice,
+    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativeBuffer, Products,
+    Request, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::EmitError;
 use crate::ir::{Kernel, Verified, VerifyErrors};
-use crate::schedule::transform::{Part, stores};
+use crate::schedule::transform::{NativeBufferKind, stores};
 use crate::schedule::{Case, Chosen, Order, Problem, Unscheduled, candidates};
 use compile::{choice, problem};
 
@@ -48,7 +48,7 @@ pub enum JitError {
     /// The schedule of a key has no kernels for the key's work.
     #[error("the schedule {} has no kernels for: {}", .0.schedule.name, .0.work)]
     Work(Box<KernelKey>),
-    /// A key names a part of a weight that does not exist.
+    /// A key names a native buffer, by its number among those of a weight, that does not exist.
     #[error("there is no part {0} of a weight")]
     Part(u64),
     /// A buffer that no kernel repacks.
@@ -163,7 +163,7 @@ impl Products for Jit {
         }))
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Ok(native::parts(&problem(request)?)?)
     }
 
@@ -221,15 +221,15 @@ impl Products for Jit {
         })
     }
 
-    fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
-        let number = Part::ALL.iter().position(|known| known.role() == part.role);
+    fn moves(&self, request: &Request<'_>, part: &NativeBuffer) -> Result<Moves, Refusal> {
+        let number = NativeBufferKind::ALL.iter().position(|known| known.role() == part.role);
         let none = || JitError::Transform(part.role);
         let number = number.ok_or_else(none)?;
-        // The native form of some parts depends on the type of x.
+        // The form of some native buffers depends on the type of x.
         let activations = vec![request.activation.clone()];
         let scheme = Scheme { activations, ..request.scheme.clone() };
         let problem = problem(request)?;
-        let stores = stores(&problem, &scheme, Part::ALL[number]);
+        let stores = stores(&problem, &scheme, NativeBufferKind::ALL[number]);
         let stores = stores.map_err(JitError::from)?;
         let stores = stores.into_iter().map(|store| store.name.clone()).collect();
         let (order, sizes) = match problem.order {
@@ -237,7 +237,7 @@ impl Products for Jit {
             Some(_) => {
                 let columns = ("x_columns", request.x_columns);
                 let sizes = [("n", request.n), ("k", request.k), columns, ("part", number as u64)];
-                (Part::ALL[number].is_sorted(), sizes.to_vec())
+                (NativeBufferKind::ALL[number].is_sorted(), sizes.to_vec())
             }
         };
         let key = |work| {

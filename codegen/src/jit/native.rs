@@ -3,21 +3,21 @@
 use quantloom_dsl::format::NUMBER_F32;
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 use quantloom_dsl::{BufferRole, parse_layout};
-use quantloom_runtime::gpu::{Computed, Form, NativePart};
+use quantloom_runtime::gpu::{Computed, Form, NativeBuffer};
 
 use super::JitError;
 use crate::schedule::{GroupParams, PER_ROW_LAYOUT, ParamKind, Problem};
 
 /// The codes and the parameters of w: roles and layouts are those of
 /// [`ProductBuffers`](crate::schedule::ProductBuffers).
-pub(super) fn parts(problem: &Problem) -> Result<Vec<NativePart>, JitError> {
+pub(super) fn parts(problem: &Problem) -> Result<Vec<NativeBuffer>, JitError> {
     let dequant = &problem.plan.dequant;
     let granularity = Granularity {
         bits: dequant.weight.code.bits(),
         rows: GroupSize::Each(1),
         cols: GroupSize::Each(1),
     };
-    let mut parts = vec![NativePart {
+    let mut parts = vec![NativeBuffer {
         role: BufferRole::Codes,
         component: Component::Code,
         layout: problem.plan.native.layout.clone(),
@@ -62,7 +62,7 @@ fn per_group(
     problem: &Problem,
     role: BufferRole,
     params: GroupParams,
-) -> Result<NativePart, JitError> {
+) -> Result<NativeBuffer, JitError> {
     let layout = params.layout(problem);
     let (component, form) = match params.kind {
         ParamKind::Stored(component) => (component, Form::Numbers(params.number)),
@@ -84,7 +84,7 @@ fn part(
     layout: &str,
     granularity: Granularity,
     form: Form,
-) -> Result<NativePart, JitError> {
+) -> Result<NativeBuffer, JitError> {
     let layout = parse_layout(layout, component).map_err(JitError::Layout)?;
-    Ok(NativePart { role, component, layout, granularity, form })
+    Ok(NativeBuffer { role, component, layout, granularity, form })
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
-use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize, Refusal};
 
 use super::compile::{built, gpu, verified};
 use super::{Jit, JitError, launch_rule};
@@ -205,7 +205,11 @@ impl Executor for Simulator {
         &kernel.rule
     }
 
-    fn ready(&self, kernel: &Arc<Simulated>, problem: &Problem) -> Result<Self::Ready, SimError> {
+    fn ready(
+        &self,
+        kernel: &Arc<Simulated>,
+        problem: &ProblemSize,
+    ) -> Result<Self::Ready, SimError> {
         let mut parameters = Vec::new();
         for parameter in &kernel.rule.parameters {
             if let ParameterKind::Size(count) = &parameter.kind {

@@ -2,8 +2,8 @@
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativePart, Products, Request,
-    Stacked, StackedChoice,
+    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativeBuffer, Products,
+    Request, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
@@ -27,7 +27,7 @@ impl Products for JitWithOverrides {
         Jit.arrangement(request)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Jit.native(request)
     }
 
@@ -76,7 +76,7 @@ impl Products for JitWithOverrides {
         Jit.rounds_x(request)
     }
 
-    fn moves(&self, request: &Request<'_>, part: &NativePart) -> Result<Moves, Refusal> {
+    fn moves(&self, request: &Request<'_>, part: &NativeBuffer) -> Result<Moves, Refusal> {
         Jit.moves(request, part)
     }
 }

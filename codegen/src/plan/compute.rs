@@ -13,7 +13,7 @@ use crate::target::{MATRIX_OPS, Scaling};
 
 /// A product instruction, as the planner uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Product {
+pub struct ProductInstruction {
     /// The name.
     pub name: &'static str,
     /// Type of the weight's elements.
@@ -39,9 +39,9 @@ const fn matrix(
     (operand, sum): (Operand, Accumulate),
     columns: u32,
     classes: &'static [Class],
-) -> Product {
+) -> ProductInstruction {
     let (weight, activation) = (operand, operand);
-    Product { name, weight, activation, sum, columns, matrix: Some(row), classes }
+    ProductInstruction { name, weight, activation, sum, columns, matrix: Some(row), classes }
 }
 
 /// A product by a matrix instruction that scales both operands.
@@ -51,9 +51,9 @@ const fn scaled(
     (weight, activation): (Operand, Operand),
     columns: u32,
     classes: &'static [Class],
-) -> Product {
+) -> ProductInstruction {
     let (sum, matrix) = (Accumulate::F32, Some(row));
-    Product { name, weight, activation, sum, columns, matrix, classes }
+    ProductInstruction { name, weight, activation, sum, columns, matrix, classes }
 }
 
 const I8: (Operand, Accumulate) = (Operand::I8, Accumulate::I32);
@@ -65,7 +65,7 @@ const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
 /// Every product, the fastest of its kind first. Hopper's native FP8 product is another instruction than
 /// this warp-wide one, whose FP8 form is emulated there.
 #[rustfmt::skip]
-pub const PRODUCTS: &[Product] = &[
+pub const PRODUCTS: &[ProductInstruction] = &[
     scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (Operand::E2m1, Operand::E2m1), 128, &[Cdna4]),
     scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (Operand::E2m1, Operand::E2m3), 128, &[Cdna4]),
     scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (Operand::E2m1, Operand::E3m2), 128, &[Cdna4]),
@@ -107,7 +107,7 @@ pub const PRODUCTS: &[Product] = &[
     scaled("mma_scale_e5m2_e2m3", "mma.scale.m16n8k32.e5m2.e2m3", (Operand::E5m2, Operand::PaddedE2m3), 32, &[Blackwell]),
     scaled("mma_scale_e5m2_e3m2", "mma.scale.m16n8k32.e5m2.e3m2", (Operand::E5m2, Operand::PaddedE3m2), 32, &[Blackwell]),
     scaled("mma_scale_e5m2_e4m3", "mma.scale.m16n8k32.e5m2.e4m3", (Operand::E5m2, Operand::E4m3), 32, &[Blackwell]),
-    Product {
+    ProductInstruction {
         name: "dot_u8s8",
         weight: Operand::U8,
         activation: Operand::I8,
@@ -135,7 +135,7 @@ pub const PRODUCTS: &[Product] = &[
     matrix("mfma_f16", "mfma.16x16x16.f16", F16_PAIR, 16, &[Cdna3, Cdna4]),
     matrix("wmma_f16_copied", "wmma.copied.16x16x16.f16", F16_PAIR, 16, &[Rdna3]),
     matrix("wmma_f16", "wmma.16x16x16.f16", F16_PAIR, 16, &[Rdna4]),
-    Product {
+    ProductInstruction {
         name: "dot_s8",
         weight: Operand::I8,
         activation: Operand::I8,
@@ -144,7 +144,7 @@ pub const PRODUCTS: &[Product] = &[
         matrix: None,
         classes: &[Shader],
     },
-    Product {
+    ProductInstruction {
         name: "fma_f32",
         weight: Operand::F32,
         activation: Operand::F32,
@@ -158,7 +158,7 @@ pub const PRODUCTS: &[Product] = &[
 /// Columns of a chunk of codes on CPUs: those of [`LANES_TILE`](super::LANES_TILE).
 const LANES_CHUNK: u32 = 32;
 
-impl Product {
+impl ProductInstruction {
     /// How the instruction scales its operands, if it does.
     pub fn scaling(&self) -> Option<Scaling> {
         MATRIX_OPS.iter().find(|row| Some(row.name) == self.matrix)?.scaling
@@ -169,7 +169,7 @@ impl Product {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputePlan {
     /// The instruction.
-    pub product: Product,
+    pub product: ProductInstruction,
     /// Whether x is quantised first.
     pub quantises: bool,
     /// Elements of x are `2^exponent` times the values of their codes.
@@ -183,7 +183,7 @@ impl ComputePlan {
     pub fn all(scheme: &Scheme, activation: &Activation, class: Class) -> Vec<Self> {
         // Matrix instructions sum whole steps, so a segment must not end within a step.
         let segment = segment(scheme, activation);
-        let whole = |product: &Product| match segment {
+        let whole = |product: &ProductInstruction| match segment {
             None => true,
             Some(_) if class == Lanes => {
                 product.sum == Accumulate::F32 || lanes_have_segments(scheme, activation)
@@ -191,17 +191,17 @@ impl ComputePlan {
             Some(segment) => product.scaling().is_some() || segment.is_multiple_of(product.columns),
         };
         // An integer product with a zero point of x would need a correction per row of w.
-        let zero = |product: &Product| {
+        let zero = |product: &ProductInstruction| {
             class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
         };
         // On CPUs a weight has one packing for every type of x; the packing for integer sums is used
         // only if x is quantised whatever its type, that is, if the quantiser is first in the list.
-        let packed = |product: &Product| {
+        let packed = |product: &ProductInstruction| {
             class != Lanes
                 || product.sum == Accumulate::F32
                 || scheme.activations.first() == Some(activation)
         };
-        let fits = |product: &&Product| {
+        let fits = |product: &&ProductInstruction| {
             product.classes.contains(&class)
                 && packed(product)
                 && keeps(scheme, activation, product)
@@ -209,7 +209,7 @@ impl ComputePlan {
                 && whole(product)
                 && !zero(product)
         };
-        let plan = |product: &Product| Self {
+        let plan = |product: &ProductInstruction| Self {
             product: *product,
             quantises: matches!(activation, Activation::Quantised(_)),
             exponent: match activation {
@@ -223,9 +223,10 @@ impl ComputePlan {
 
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest
     /// alternative.
-    pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> String {
-        let there =
-            |product: &&Product| product.classes.contains(&class) && product.scaling().is_none();
+    pub fn obstacle(scheme: &Scheme, activation: &Activation, class: Class) -> ProductObstacle {
+        let there = |product: &&ProductInstruction| {
+            product.classes.contains(&class) && product.scaling().is_none()
+        };
         let products = || PRODUCTS.iter().filter(there);
         let kept = products().filter(|product| {
             keeps(scheme, activation, product)
@@ -233,24 +234,44 @@ impl ComputePlan {
         });
         let step = kept.map(|product| product.columns).min();
         match (step, segment(scheme, activation), activation) {
-            (Some(step), Some(segment), _) => format!(
-                "what multiplies sums changes every {segment} columns, and its products add up {step} at a \
-                 time; groups of a multiple of {step} columns have one"
-            ),
+            (Some(step), Some(segment), _) => ProductObstacle::Segment { segment, step },
             (_, _, Activation::Float(_)) => {
-                let float = |product: &&Product| product.sum == Accumulate::F32;
+                let float = |product: &&ProductInstruction| product.sum == Accumulate::F32;
                 let mut types: Vec<Operand> =
                     products().filter(float).map(|p| p.activation).collect();
                 types.retain(|operand| operand.bits() >= 16);
                 types.dedup();
-                format!("x in {} has one", either(&types))
+                ProductObstacle::Input { others: types }
             }
-            (_, _, Activation::Quantised(quantiser)) => format!(
-                "none of its operands holds all codes of {}; integers and floats of 8 bits have one",
-                quantiser.code
-            ),
+            (_, _, Activation::Quantised(quantiser)) => ProductObstacle::Codes(quantiser.code),
         }
     }
+}
+
+/// Why no product of a class of targets multiplies w and x, and what would have one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProductObstacle {
+    /// Scales or terms of sums change within the columns that a product adds up.
+    #[error(
+        "what multiplies sums changes every {segment} columns, and its products add up {step} at a \
+         time; groups of a multiple of {step} columns have one"
+    )]
+    Segment {
+        /// Columns that share all factors and terms of their sum.
+        segment: u32,
+        /// The fewest columns that a product of these types adds up.
+        step: u32,
+    },
+    /// No product takes x in its type.
+    #[error("x in {} has one", either(others))]
+    Input {
+        /// The float types of x that have a product.
+        others: Vec<Operand>,
+    },
+    /// No operand holds all codes of x, which are of this type.
+    #[error("none of its operands holds all codes of {0}; integers and floats of 8 bits have one")]
+    Codes(Number),
 }
 
 /// A list of types in a sentence.
@@ -304,7 +325,7 @@ fn lanes_have_segments(scheme: &Scheme, activation: &Activation) -> bool {
 }
 
 /// Whether the product's operand types represent the scheme's codes.
-fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
+fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction) -> bool {
     if let Some(scaling) = product.scaling() {
         return scales(scheme, activation, product, scaling);
     }
@@ -355,7 +376,12 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &Product) -> bool {
 /// codes of its formats, one level of scales of its type on each side for exactly these columns, and nothing
 /// else that changes along k. Levels of w that are constant along k, and static ones of all of x, are applied in the
 /// epilogue.
-fn scales(scheme: &Scheme, activation: &Activation, product: &Product, scaling: Scaling) -> bool {
+fn scales(
+    scheme: &Scheme,
+    activation: &Activation,
+    product: &ProductInstruction,
+    scaling: Scaling,
+) -> bool {
     let Activation::Quantised(x) = activation else { return false };
     let of_columns = |level: &ScaleLevel| level.group.cols != GroupSize::All;
     let taken = |level: &ScaleLevel| {
@@ -404,7 +430,11 @@ fn holds_differences(operand: Operand, x: &Quantiser) -> bool {
 }
 
 /// The most columns whose integer sum surely fits in 32 bits.
-fn longest_sum(scheme: &Scheme, activation: &Activation, product: &Product) -> Option<u64> {
+fn longest_sum(
+    scheme: &Scheme,
+    activation: &Activation,
+    product: &ProductInstruction,
+) -> Option<u64> {
     if product.sum != Accumulate::I32 {
         return None;
     }

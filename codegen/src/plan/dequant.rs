@@ -8,7 +8,7 @@ use quantloom_dsl::{Code, WeightCode};
 
 use super::cost::costs;
 use super::operand::Operand;
-use super::sequence::{Output, OutputEncoding, Sequence};
+use super::sequence::{OutputEncoding, OutputWord, Sequence};
 use super::step::{Arg, Half, Step};
 use super::templates::{
     NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
@@ -100,7 +100,7 @@ impl DequantPlan {
     /// else.
     pub fn factor(&self) -> Option<i32> {
         let last = self.stages.last()?;
-        let factor = |output: &Output| match last.steps.get(last.step_of(output)?)? {
+        let factor = |output: &OutputWord| match last.steps.get(last.step_of(output)?)? {
             Step::Fma16(half, _, Arg::Word(factor), Arg::Word(NEGATIVE_ZEROS)) => {
                 let number = Number::Float(if *half == Half::Bf16 { BF16 } else { F16 });
                 let exponent = number.decode(factor & 0xffff).log2();

@@ -6,7 +6,7 @@ use quantloom_dsl::Accumulate;
 use quantloom_dsl::layout::{Component, Recode};
 
 use super::Plan;
-use super::scale::{LevelPlan, Place, ScalePlan};
+use super::scale::{LevelPlan, ScalePlacement, ScalePlan};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,13 +42,13 @@ impl fmt::Display for ScalePlan {
         };
         let level = |of: &str, (number, level): (usize, &LevelPlan)| {
             let divides = if level.divide { " (divides)" } else { "" };
-            let place = match level.place {
-                Place::Weight => "on the weight".to_owned(),
-                Place::Segment => format!("on the sum of {segment}"),
-                Place::Epilogue => "in the epilogue".to_owned(),
-                Place::Product => "in the product".to_owned(),
+            let placement = match level.placement {
+                ScalePlacement::Weight => "on the weight".to_owned(),
+                ScalePlacement::Segment => format!("on the sum of {segment}"),
+                ScalePlacement::Epilogue => "in the epilogue".to_owned(),
+                ScalePlacement::Product => "in the product".to_owned(),
             };
-            format!("{of}{} {place}{divides}", number + 1)
+            format!("{of}{} {placement}{divides}", number + 1)
         };
         let mut parts: Vec<String> =
             self.levels.iter().enumerate().map(|at| level("level ", at)).collect();

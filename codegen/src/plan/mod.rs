@@ -1,7 +1,7 @@
 //! Plans: what a product computes on a target, before any source is generated.
 //!
 //! In: a [`Scheme`], one of its activations, a [`Target`]. Out: a [`Plan`] of four parts, or a
-//! typed [`Refusal`]:
+//! typed [`PlanError`]:
 //! - [`ComputePlan`]: the product instruction and its compute dtype ([`compute`]);
 //! - [`DequantPlan`]: the steps from packed codes to that product's operand ([`dequant`]);
 //! - [`ScalePlan`]: where scales, zero points and shifts are applied ([`scale`]);
@@ -30,12 +30,12 @@ pub mod templates;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 
-pub use compute::{ComputePlan, Product};
+pub use compute::{ComputePlan, ProductInstruction, ProductObstacle};
 pub use dequant::DequantPlan;
 pub use name::{brief, kernel_name, product_name};
 pub use native::NativeLayout;
 pub use operand::Operand;
-pub use refusal::{Refusal, judged, known, planned};
+pub use refusal::{PlanError, judged, known, planned};
 pub use scale::ScalePlan;
 pub use sequence::Sequence;
 
@@ -107,8 +107,8 @@ pub fn plan(
     scheme: &Scheme,
     activation: &Activation,
     target: &'static Target,
-) -> Result<Plan, Refusal> {
-    let mut obstacle = Refusal::NoProduct {
+) -> Result<Plan, PlanError> {
+    let mut obstacle = PlanError::NoProduct {
         weight: brief(&scheme.weight),
         activation: match activation {
             Activation::Float(number) => number.to_string(),
@@ -122,7 +122,7 @@ pub fn plan(
         let operand = compute.product.weight;
         let code = || brief(&scheme.weight);
         let Some(dequant) = DequantPlan::new(&scheme.weight, operand, target.class) else {
-            obstacle = Refusal::NoSequence { code: code(), operand, target: target.name };
+            obstacle = PlanError::NoSequence { code: code(), operand, target: target.name };
             continue;
         };
         let better = best.as_ref().is_none_or(|best: &Plan| {
@@ -134,7 +134,7 @@ pub fn plan(
         let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
         let layout = NativeLayout::new(&dequant, &compute.product, scale.segment, target.class);
         let Some(native) = layout else {
-            obstacle = Refusal::NoLayout { code: code(), operand, target: target.name };
+            obstacle = PlanError::NoLayout { code: code(), operand, target: target.name };
             continue;
         };
         let activation = activation.clone();

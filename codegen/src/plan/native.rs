@@ -55,7 +55,7 @@
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::{parse_fragment, parse_layout};
 
-use super::compute::Product;
+use super::compute::ProductInstruction;
 use super::dequant::DequantPlan;
 use super::sequence::{Field, Sequence};
 use crate::target::{Class, MATRIX_OPS};
@@ -98,7 +98,7 @@ const STEPS: u32 = 5;
 impl Holding {
     /// For a matrix instruction: the fragment of A, and further registers for the following k steps.
     /// `None` if the class has no layout of lanes.
-    fn new(product: &Product, class: Class) -> Option<Self> {
+    fn new(product: &ProductInstruction, class: Class) -> Option<Self> {
         let Some(row) = product.matrix else { return Self::of_lanes(class) };
         let row = MATRIX_OPS.iter().find(|op| op.name == row)?;
         let fragment = parse_fragment(row.a_layout).ok()?;
@@ -148,13 +148,13 @@ impl Holding {
 pub const SHARED_BYTES: u32 = 128;
 
 /// The lanes over which a product distributes a row of A: 1, 2 or 4 with a matrix instruction, else 1.
-pub fn row_lanes(product: &Product, class: Class) -> u32 {
+pub fn row_lanes(product: &ProductInstruction, class: Class) -> u32 {
     let lanes = Holding::new(product, class).map_or(Vec::new(), |holding| holding.lanes);
     1 << lanes.iter().filter(|bit| bit.axis == 'k').count()
 }
 
 /// The most columns of those bytes for one lane of a product.
-pub fn lane_columns(product: &Product, class: Class) -> u32 {
+pub fn lane_columns(product: &ProductInstruction, class: Class) -> u32 {
     SHARED_BYTES * 8 / product.weight.bits() / row_lanes(product, class)
 }
 
@@ -183,7 +183,7 @@ impl NativeLayout {
     /// `None` if the class has no fragment table.
     pub fn new(
         dequant: &DequantPlan,
-        product: &Product,
+        product: &ProductInstruction,
         segment: Option<u32>,
         class: Class,
     ) -> Option<Self> {

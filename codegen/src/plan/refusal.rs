@@ -3,6 +3,7 @@
 use quantloom_dsl::format::F32;
 use quantloom_dsl::{Activation, Scheme};
 
+use super::compute::ProductObstacle;
 use super::operand::Operand;
 use super::plan;
 use crate::target::{TARGETS, Target, target, unsupported_reason};
@@ -10,7 +11,7 @@ use crate::target::{TARGETS, Target, target, unsupported_reason};
 /// Why a target has no plan for a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum PlanError {
     /// No kernels are generated for the target in this version.
     #[error("no kernels are generated for {0} in this version")]
     NoKernels(&'static str),
@@ -32,7 +33,7 @@ pub enum Refusal {
         /// The target.
         target: &'static str,
         /// The obstacle, and what would work.
-        why: String,
+        why: ProductObstacle,
     },
     /// No dequantisation sequence from these codes to the product's operand.
     #[error("there is no sequence from {code} to {operand} for {target}")]
@@ -77,7 +78,7 @@ pub enum Refusal {
 ///
 /// # Errors
 /// Why there is no plan.
-pub fn planned(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> {
+pub fn planned(scheme: &Scheme, target: &'static Target) -> Result<(), PlanError> {
     judged(scheme, target, |activation| plan(scheme, activation, target).map(|_| ()))
 }
 
@@ -86,37 +87,37 @@ pub fn planned(scheme: &Scheme, target: &'static Target) -> Result<(), Refusal> 
 ///
 /// # Errors
 /// The error of `takes` for the first activation, if it accepts none.
-pub fn judged<E: From<Refusal>>(
+pub fn judged<E: From<PlanError>>(
     scheme: &Scheme,
     target: &'static Target,
     takes: impl Fn(&Activation) -> Result<(), E>,
 ) -> Result<(), E> {
     if let Some(of) = target.translated_from {
-        return Err(Refusal::Translated { target: target.name, of }.into());
+        return Err(PlanError::Translated { target: target.name, of }.into());
     }
     if !target.has_kernels() {
-        return Err(Refusal::NoKernels(target.name).into());
+        return Err(PlanError::NoKernels(target.name).into());
     }
     let listed = scheme.activations.iter().cloned();
     // On a GPU without f32 products x in f32 is rounded to these.
     let narrower = scheme.activation_for(F32).filter(|_| target.gpu.is_some());
     let narrower = narrower.into_iter().flat_map(|taken| taken.narrower(scheme));
     let mut taken = listed.chain(narrower).map(|activation| takes(&activation));
-    let first = taken.next().unwrap_or(Err(Refusal::NoKernels(target.name).into()));
+    let first = taken.next().unwrap_or(Err(PlanError::NoKernels(target.name).into()));
     if first.is_ok() || taken.any(|taken| taken.is_ok()) { Ok(()) } else { first }
 }
 
 /// The target of a name in a scheme's `targets` clause.
 ///
 /// # Errors
-/// [`Refusal::Later`] for a known GPU without kernels; otherwise [`Refusal::Unknown`] with the nearest
+/// [`PlanError::Later`] for a known GPU without kernels; otherwise [`PlanError::Unknown`] with the nearest
 /// name, if one is near.
-pub fn known(name: &str) -> Result<&'static Target, Refusal> {
+pub fn known(name: &str) -> Result<&'static Target, PlanError> {
     target(name).ok_or_else(|| {
         if let Some(why) = unsupported_reason(name) {
-            return Refusal::Later { name: name.to_owned(), why };
+            return PlanError::Later { name: name.to_owned(), why };
         }
-        Refusal::Unknown { name: name.to_owned(), nearest: nearest(name) }
+        PlanError::Unknown { name: name.to_owned(), nearest: nearest(name) }
     })
 }
 

@@ -3,7 +3,7 @@
 //! The result is a real number, so a scale may be applied wherever it commutes to: to the weight, to the sum
 //! of a segment, or in the epilogue. Scales that are constant along K are applied in the epilogue. Scales that
 //! change along K multiply the sums of segments, unless dequantisation multiplies with them ([`FoldedScale`]),
-//! the matrix instruction reads them ([`Place::Product`]), or the product has no separate sums: then they
+//! the matrix instruction reads them ([`ScalePlacement::Product`]), or the product has no separate sums: then they
 //! multiply the weight. Zero point, offset and shift are one term per segment, the zero-point correction
 //! `shift - scale * zero`, times the segment's sum of x.
 
@@ -19,7 +19,7 @@ use crate::target::Class;
 
 /// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ScalePlacement {
     /// To each weight, during dequantisation.
     Weight,
     /// To the sum over a segment of columns.
@@ -34,7 +34,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelPlan {
     /// Where the level is applied.
-    pub place: Place,
+    pub placement: ScalePlacement,
     /// Whether the level divides.
     pub divide: bool,
 }
@@ -87,25 +87,27 @@ impl ScalePlan {
     ) -> Self {
         let (add, exponent) = dequant.encoding();
         let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
-        let by_segment = if decodes { Place::Weight } else { Place::Segment };
+        let by_segment = if decodes { ScalePlacement::Weight } else { ScalePlacement::Segment };
         // A shift is added after the scales: a per-channel scale would multiply it too.
-        let at_the_end = if scheme.shifts.is_empty() { Place::Epilogue } else { by_segment };
-        let place = |cols: GroupSize, by_segment: Place, at_the_end: Place| match cols {
-            GroupSize::All => at_the_end,
-            GroupSize::Each(_) => by_segment,
-        };
+        let at_the_end =
+            if scheme.shifts.is_empty() { ScalePlacement::Epilogue } else { by_segment };
+        let placement =
+            |cols: GroupSize, by_segment: ScalePlacement, at_the_end: ScalePlacement| match cols {
+                GroupSize::All => at_the_end,
+                GroupSize::Each(_) => by_segment,
+            };
         let scales = compute.product.scaling().is_some();
-        let by_segment = if scales { Place::Product } else { by_segment };
+        let by_segment = if scales { ScalePlacement::Product } else { by_segment };
         let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
-            place: place(scale.group.cols, by_segment, at_the_end),
+            placement: placement(scale.group.cols, by_segment, at_the_end),
             divide: scale.divide,
         };
-        let x_by_segment = if scales { Place::Product } else { Place::Segment };
+        let x_by_segment = if scales { ScalePlacement::Product } else { ScalePlacement::Segment };
         let input = match activation {
             Activation::Float(_) => Vec::new(),
             Activation::Quantised(quantiser) => {
                 let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
-                    place: place(scale.group.cols, x_by_segment, Place::Epilogue),
+                    placement: placement(scale.group.cols, x_by_segment, ScalePlacement::Epilogue),
                     divide: scale.divide,
                 };
                 quantiser.scales.iter().map(level).collect()
@@ -116,7 +118,7 @@ impl ScalePlan {
         let columns = lane_columns(&compute.product, class);
         let folded = FoldedScale::new(scheme, &input, &levels, (dequant, columns));
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
-            level.place = Place::Weight;
+            level.placement = ScalePlacement::Weight;
         }
         Self {
             levels,
@@ -135,8 +137,9 @@ impl ScalePlan {
     /// Whether static scales of all of x are part of the per-channel scale: the product's instruction reads the other
     /// scales of x.
     pub fn input_in_channel_scale(&self) -> bool {
-        let placed = |place: Place| self.input.iter().any(|level| level.place == place);
-        placed(Place::Product) && placed(Place::Epilogue)
+        let placed =
+            |placement: ScalePlacement| self.input.iter().any(|level| level.placement == placement);
+        placed(ScalePlacement::Product) && placed(ScalePlacement::Epilogue)
     }
 }
 
@@ -150,7 +153,7 @@ impl FoldedScale {
         levels: &[LevelPlan],
         (dequant, lane_columns): (&DequantPlan, u32),
     ) -> Option<Self> {
-        let by_segment = |level: &LevelPlan| level.place == Place::Segment;
+        let by_segment = |level: &LevelPlan| level.placement == ScalePlacement::Segment;
         let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
         let (Some((level, plan)), None) = (segments.next(), segments.next()) else { return None };
         let alone =

@@ -24,7 +24,7 @@ pub struct Field {
 
 /// A word that the sequence produces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Output {
+pub struct OutputWord {
     /// The register of the word.
     pub register: Register,
     /// The code that each element stands for, lowest element first.
@@ -66,13 +66,14 @@ pub struct Sequence {
     /// The steps; step i defines register `inputs.len() + i`.
     pub steps: Vec<Step>,
     /// The results.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<OutputWord>,
     /// Names of registers and constants in sources; without effect.
     pub names: Vec<(Arg, &'static str)>,
 }
 
 /// An error of a sequence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SequenceFault {
     /// A step or an output reads a register that nothing has written.
     #[error("{template}: register {register} is read before it is written")]
@@ -110,7 +111,7 @@ pub enum SequenceFault {
 
 impl Sequence {
     /// The step that computes an output; `None` if the output is an input.
-    pub fn step_of(&self, output: &Output) -> Option<usize> {
+    pub fn step_of(&self, output: &OutputWord) -> Option<usize> {
         usize::from(output.register.0).checked_sub(self.inputs.len())
     }
 

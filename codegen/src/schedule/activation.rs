@@ -47,12 +47,12 @@ use self::extent::{Extent, Running};
 use self::group_scales::GroupScales;
 use self::levels::{Given, Levels, OfRow};
 use self::rows::{OperandRows, SlotRow};
-use self::source::{Place, Source, VECTOR};
+use self::source::{SourceColumn, VECTOR, VectorSource};
 use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, Launch, Op, Operand,
-    ParameterId, Shuffle, Special, Ternary, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, LaunchConfig, Op,
+    Operand, ParameterId, Shuffle, Special, Ternary, Width, Word,
 };
 use crate::schedule::byte_fragments::{ByteFragments, STEP};
 use crate::target::Feature;
@@ -109,7 +109,7 @@ fn start(
     programmatic: bool,
 ) -> (Builder, ParameterId) {
     let grid = [Count::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let mut b = Builder::new(&problem.kernel_name(what), summary, problem.target, launch);
     let m = b.size(Dimension::M, "rows of x, at least 1");
     (b, m)
@@ -137,7 +137,7 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let (mut b, m) = start(problem, ("extents", &summary), THREADS, programmatic);
     let sets = problem.sets_of_extents();
     b.grid([parts, sets, 1].map(Count::Constant));
-    let mut source = Source::declare(&mut b, problem, m, false).into_one_row();
+    let mut source = VectorSource::declare(&mut b, problem, m, false).into_one_row();
     let found = extents_buffer(&mut b, problem, Access::WriteOnce);
     let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let mut part = block;
@@ -227,7 +227,7 @@ fn operand(problem: &ActivationProblem, programmatic: bool) -> Kernel {
 struct Writer<'p> {
     problem: &'p ActivationProblem,
     partition: Partition,
-    source: Source,
+    source: VectorSource,
     levels: Option<Levels<'p>>,
     group_scales: Option<GroupScales<'p>>,
     operand: BufferId,
@@ -247,7 +247,7 @@ impl<'p> Writer<'p> {
         (m, rows): (ParameterId, OperandRows),
     ) -> Self {
         let rows = rows.count();
-        let source = Source::declare(b, problem, m, problem.gathers);
+        let source = VectorSource::declare(b, problem, m, problem.gathers);
         let own = problem.quantiser().filter(|_| !problem.has_scale_kernel());
         let given = own.map(|quantiser| Given::declare(b, problem, quantiser));
         let word = match problem.operand.stored_bits() {
@@ -311,8 +311,8 @@ impl<'p> Writer<'p> {
     /// Which elements of a vector of the operand are not pads; `None` if all are.
     fn there(&self, b: &mut Builder, column: Operand) -> Option<Vec<Operand>> {
         let pads = self.problem.padded > self.problem.k;
-        let places = pads.then(|| self.source.places(b, column, self.limit()))?;
-        Some(places.into_iter().map(|place| place.there).collect())
+        let columns = pads.then(|| self.source.columns(b, column, self.limit()))?;
+        Some(columns.into_iter().map(|column| column.there).collect())
     }
 
     /// Writes the row; a row of a slot, if the pair has one, and zeros in slots without a pair that follow.
@@ -371,8 +371,9 @@ impl<'p> Writer<'p> {
         };
         let apart = self.partition.apart();
         if let Some(of_groups) = &self.group_scales {
-            let (words, places) = self.source.load_placed(b, self.first, self.column, self.limit());
-            self.finish_group_scales(b, of_groups, &words, &places);
+            let (words, columns) =
+                self.source.load_with_columns(b, self.first, self.column, self.limit());
+            self.finish_group_scales(b, of_groups, &words, &columns);
         } else if !self.problem.spans_columns() {
             let words = self.load(b, self.column);
             let outer = outer(b, None);
@@ -425,12 +426,12 @@ impl<'p> Writer<'p> {
         b: &mut Builder,
         group_scales: &GroupScales<'_>,
         words: &[Operand],
-        places: &[Place],
+        columns: &[SourceColumn],
     ) {
         let inside = self.inside(b, self.column);
         let elements = self.source.elements(b, words);
         let at = (self.row, self.column, inside);
-        let words = group_scales.quantise(b, &elements, places, at);
+        let words = group_scales.quantise(b, &elements, columns, at);
         self.store(b, self.column, &words, inside);
     }
 

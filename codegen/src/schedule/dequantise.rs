@@ -11,7 +11,7 @@ use super::group_params::exact_pair;
 use super::mapping::MainLoop;
 use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
-use crate::plan::sequence::{Output, Sequence};
+use crate::plan::sequence::{OutputWord, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
 use crate::plan::{DequantPlan, templates};
@@ -134,7 +134,7 @@ fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
 /// The constants that a sequence's last steps subtract, as 16-bit floats; `None` if an output has none. Such steps
 /// can subtract zero points at no cost.
 pub(super) fn subtracted_constants(sequence: &Sequence) -> Option<Vec<(StepHalf, f64)>> {
-    let constant = |output: &Output| match sequence.steps.get(sequence.step_of(output)?)? {
+    let constant = |output: &OutputWord| match sequence.steps.get(sequence.step_of(output)?)? {
         Step::Fma16(half, .., Arg::Word(constant)) => Some((*half, -value_of(*half, *constant))),
         Step::Sub16(half, _, Arg::Word(constant)) => Some((*half, value_of(*half, *constant))),
         _ => None,

@@ -11,7 +11,7 @@ use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
 use super::problem::Problem;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::native::{SHARED_BYTES, row_lanes};
-use crate::plan::{Plan, Product};
+use crate::plan::{Plan, ProductInstruction};
 use crate::target::{Chip, Class, MATRIX_OPS, MatrixOp, matrix_op};
 
 /// The instruction of a product, its lane map, and the k-tile.
@@ -29,7 +29,7 @@ pub struct Mapping {
 impl Mapping {
     /// The mapping to the lane map of a product's instruction, for a schedule with another instruction of the same lanes:
     /// the target need not have this one.
-    pub(super) fn of_lanes(product: &Product, k_tile: u32) -> Option<Self> {
+    pub(super) fn of_lanes(product: &ProductInstruction, k_tile: u32) -> Option<Self> {
         let instruction = MATRIX_OPS.iter().find(|row| Some(row.name) == product.matrix)?;
         let lanes = LaneMap::new(instruction)?;
         Some(Self { instruction: Some(instruction), k_tile, lanes })

@@ -20,8 +20,8 @@ mod params;
 mod results;
 
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Kernel, Launch, Operand, Reg, Special, Ternary, Type,
-    Unary, Uniformity, Width,
+    Address, Binary, Builder, Cache, Extent, Kernel, LaunchConfig, Operand, Reg, Special, Ternary,
+    Type, Unary, Uniformity, Width,
 };
 
 use self::params::{OfKTile, Params};
@@ -49,7 +49,7 @@ fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
     let rows = main.problem.grid_row_tiles().div_ceil(tile.row_tiles * tile.groups);
     let threads = tile.threads(main);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
     let name = main.problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w and {} of x; {} groups of \

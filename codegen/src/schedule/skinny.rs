@@ -20,7 +20,7 @@ mod activation;
 mod choice;
 
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, MatrixScale, Op,
+    Address, Binary, BufferId, Builder, Cache, Extent, Kernel, LaunchConfig, Mask, MatrixScale, Op,
     Operand, Reg, Special, Type, Uniformity,
 };
 
@@ -95,7 +95,8 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     let grid = [blocks, tile.splits, 1].map(Extent::Constant);
     let warp = main.problem.target().gpu.map_or(32, |gpu| gpu.warp);
     let (threads, min_blocks) = (tile.warps * warp, tile.min_blocks);
-    let launch = Launch { grid, threads, min_blocks, cluster: 1, programmatic: tile.programmatic };
+    let launch =
+        LaunchConfig { grid, threads, min_blocks, cluster: 1, programmatic: tile.programmatic };
     let name = main.problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m <= {}, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w; {} warps split K.",

@@ -24,7 +24,7 @@ mod stage_layout;
 
 use std::collections::BTreeMap;
 
-use crate::ir::{Builder, Extent, Kernel, Launch, MatrixScale, Op, Operand, Reg, Special};
+use crate::ir::{Builder, Extent, Kernel, LaunchConfig, MatrixScale, Op, Operand, Reg, Special};
 
 use super::buffers::ProductBuffers;
 use super::constants::{Constants, RowRange};
@@ -84,7 +84,7 @@ struct Decoded<'r> {
 fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
     let x_fragment = main.x_fragment()?;
     let warp = main.problem.target().gpu.map_or(32, |gpu| gpu.warp);
-    let launch = Launch {
+    let launch = LaunchConfig {
         grid: [Extent::Constant(1); 3],
         threads: shape.warps * warp,
         min_blocks: shape.min_blocks,

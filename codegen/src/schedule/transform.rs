@@ -1,6 +1,6 @@
 //! Repacking on the device: from a checkpoint's packing to the buffers that products read, and back.
 //!
-//! In: a [`Problem`], the scheme with its stores, a [`Part`] and a [`Direction`]. Out: a kernel, not yet
+//! In: a [`Problem`], the scheme with its stores, a [`NativeBufferKind`] and a [`Direction`]. Out: a kernel, not yet
 //! verified. No packing has code of its own: both sides are layouts, bound to the shape, and the index
 //! arithmetic follows from their digits (`affine`, `plane`, `gather`). `form` converts an element;
 //! `formula` computes numbers that no component stores. A thread writes 16 bytes of the destination, fewer
@@ -26,11 +26,11 @@ use super::buffers::PER_ROW_LAYOUT;
 use super::group_params::{GroupParams, ParamKind, is_read};
 use super::problem::Problem;
 use super::unscheduled::{TransformLimit, Unscheduled, UnscheduledPart};
-use crate::ir::{Access, Builder, Extent, Half, Kernel, Launch};
+use crate::ir::{Access, Builder, Extent, Half, Kernel, LaunchConfig};
 
-/// A constant buffer of a product.
+/// What a native buffer holds: a constant buffer of a product, in the layout that kernels read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum NativeBufferKind {
     /// The codes.
     Codes,
     /// The scales, or the products of several levels.
@@ -46,8 +46,8 @@ pub enum Part {
     ChannelScales,
 }
 
-impl Part {
-    /// All parts.
+impl NativeBufferKind {
+    /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::Codes,
         Self::Scales,
@@ -69,7 +69,7 @@ impl Part {
         }
     }
 
-    /// The part's name in a kernel's name.
+    /// The buffer's name in a kernel's name.
     const fn label(self) -> &'static str {
         match self {
             Self::Codes => "codes",
@@ -81,7 +81,7 @@ impl Part {
         }
     }
 
-    /// Whether the part depends on the order of columns, so that its kernel reads the order.
+    /// Whether the buffer depends on the order of columns, so that its kernel reads the order.
     pub const fn is_sorted(self) -> bool {
         !matches!(self, Self::Bias | Self::ChannelScales)
     }
@@ -109,37 +109,37 @@ pub enum Direction {
 /// Writes the kernel. Its first buffers are read: the stores in the order of [`stores`], or the native
 /// buffer on the way back; its last buffer is written completely. The scheme is the problem's, with its
 /// stores. If the problem's columns have an order, they are sorted and padded, and `columns` is the
-/// number of the stored weight's columns; kernels of parts with [`Part::is_sorted`] read the order as
+/// number of the stored weight's columns; kernels of buffers with [`NativeBufferKind::is_sorted`] read the order as
 /// their last array (u32 for each of the problem's columns; any number beyond the stored columns is a
 /// pad), and there is no way back.
 ///
 /// # Errors
-/// A part that the problem does not have, types without a conversion to f32, packings whose vectors
+/// A buffer that the problem does not have, types without a conversion to f32, packings whose vectors
 /// differ; on the way back also computed numbers, and stores with other components.
 pub fn transform(
     problem: &Problem,
     scheme: &Scheme,
     columns: u32,
-    part: Part,
+    buffer: NativeBufferKind,
     direction: Direction,
 ) -> Result<Kernel, Unscheduled> {
-    let this = Transform { problem, scheme, columns, part };
+    let this = Transform { problem, scheme, columns, buffer };
     match direction {
         Direction::ToNative => this.move_to_native(),
         Direction::FromNative => this.move_back(),
     }
 }
 
-/// The stores that a part is computed from, in the scheme's order.
+/// The stores that a buffer is computed from, in the scheme's order.
 ///
 /// # Errors
-/// A part that the problem does not have, or types without a conversion to f32.
+/// A buffer that the problem does not have, or types without a conversion to f32.
 pub fn stores<'s>(
     problem: &Problem,
     scheme: &'s Scheme,
-    part: Part,
+    buffer: NativeBufferKind,
 ) -> Result<Vec<&'s Store>, Unscheduled> {
-    let this = Transform { problem, scheme, columns: problem.k, part };
+    let this = Transform { problem, scheme, columns: problem.k, buffer };
     let (_, components) = this.made_of()?;
     let index = this.reads_index().then_some(Component::Index);
     Ok(holding(scheme, &components.into_iter().chain(index).collect::<Vec<_>>()))
@@ -171,12 +171,12 @@ struct Transform<'p> {
     scheme: &'p Scheme,
     /// Columns of the stored weight.
     columns: u32,
-    part: Part,
+    buffer: NativeBufferKind,
 }
 
 impl Transform<'_> {
     fn unscheduled(&self, limit: TransformLimit) -> Unscheduled {
-        let part = UnscheduledPart::Transform { buffer: self.part.role(), limit };
+        let part = UnscheduledPart::Transform { buffer: self.buffer.role(), limit };
         Unscheduled::Scheme { target: self.problem.target().name, part }
     }
 
@@ -189,15 +189,15 @@ impl Transform<'_> {
         Shape::matrix(self.problem.n as u64, self.columns as u64)
     }
 
-    /// Whether this part's columns are sorted.
+    /// Whether this buffer's columns are sorted.
     const fn sorts(&self) -> bool {
-        self.problem.order.is_some() && self.part.is_sorted()
+        self.problem.order.is_some() && self.buffer.is_sorted()
     }
 
     /// Whether a group index selects the parameters of a column.
     fn reads_index(&self) -> bool {
         let indexed = self.problem.order.as_ref().is_some_and(|order| order.indexed);
-        indexed && self.sorts() && self.part != Part::Codes
+        indexed && self.sorts() && self.buffer != NativeBufferKind::Codes
     }
 
     /// The sorting of columns; `order` is the number of the array with the order.
@@ -315,17 +315,17 @@ impl Transform<'_> {
 
     /// The native buffer, and the affine runs of its elements.
     fn native(&self) -> Result<(Side, Vec<AffineRun>), Unscheduled> {
-        let component = self.part.component();
-        let (text, granularity) = match self.part {
-            Part::Codes => {
+        let component = self.buffer.component();
+        let (text, granularity) = match self.buffer {
+            NativeBufferKind::Codes => {
                 let bits = self.problem.plan.dequant.weight.code.bits();
                 (None, Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) })
             }
-            Part::Scales | Part::Zeros | Part::Corrections => {
+            NativeBufferKind::Scales | NativeBufferKind::Zeros | NativeBufferKind::Corrections => {
                 let params = self.group_params()?;
                 (Some(params.layout(self.problem)), params.granularity())
             }
-            Part::Bias | Part::ChannelScales => {
+            NativeBufferKind::Bias | NativeBufferKind::ChannelScales => {
                 let granularity =
                     Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
                 (Some(PER_ROW_LAYOUT.to_owned()), granularity)
@@ -345,13 +345,15 @@ impl Transform<'_> {
         Ok((Side::of("native".to_owned(), &bound, text), runs))
     }
 
-    /// The part as a group parameter.
+    /// The buffer as a group parameter.
     fn group_params(&self) -> Result<GroupParams, Unscheduled> {
-        let of = match self.part {
-            Part::Scales => self.problem.scale,
-            Part::Zeros => self.problem.zero,
-            Part::Corrections => self.problem.correction,
-            Part::Codes | Part::Bias | Part::ChannelScales => None,
+        let of = match self.buffer {
+            NativeBufferKind::Scales => self.problem.scale,
+            NativeBufferKind::Zeros => self.problem.zero,
+            NativeBufferKind::Corrections => self.problem.correction,
+            NativeBufferKind::Codes | NativeBufferKind::Bias | NativeBufferKind::ChannelScales => {
+                None
+            }
         };
         of.ok_or_else(|| self.unscheduled(TransformLimit::NotRead))
     }
@@ -367,12 +369,12 @@ impl Transform<'_> {
     /// The component whose values the native buffer keeps.
     fn kept(&self) -> Result<Component, Unscheduled> {
         let computed = || self.unscheduled(TransformLimit::BackFromComputed);
-        match self.part {
-            Part::Codes if self.signs().is_some() => Err(computed()),
-            Part::Codes => Ok(Component::Code),
-            Part::Bias => Ok(Component::Bias),
-            Part::Corrections | Part::ChannelScales => Err(computed()),
-            Part::Scales | Part::Zeros => match self.group_params()?.kind {
+        match self.buffer {
+            NativeBufferKind::Codes if self.signs().is_some() => Err(computed()),
+            NativeBufferKind::Codes => Ok(Component::Code),
+            NativeBufferKind::Bias => Ok(Component::Bias),
+            NativeBufferKind::Corrections | NativeBufferKind::ChannelScales => Err(computed()),
+            NativeBufferKind::Scales | NativeBufferKind::Zeros => match self.group_params()?.kind {
                 ParamKind::Stored(component) => Ok(component),
                 ParamKind::Magnitudes(_) | ParamKind::Scale | ParamKind::ZeroPointCorrection => {
                     Err(computed())
@@ -383,22 +385,24 @@ impl Transform<'_> {
 
     /// The conversion of elements to the native form, and the components that it reads.
     fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
-        let wanted = match self.part {
-            Part::Corrections => {
+        let wanted = match self.buffer {
+            NativeBufferKind::Corrections => {
                 let terms = self.problem.correction_terms();
                 Wanted::Correction { terms, exponent: self.problem.correction_exponent() }
             }
-            Part::ChannelScales if self.problem.plan.scale.input_in_channel_scale() => {
+            NativeBufferKind::ChannelScales if self.problem.plan.scale.input_in_channel_scale() => {
                 Wanted::ChannelScaleOfInput
             }
-            Part::ChannelScales => Wanted::ChannelScale,
-            Part::Codes if let Some(signs) = self.signs() => {
+            NativeBufferKind::ChannelScales => Wanted::ChannelScale,
+            NativeBufferKind::Codes if let Some(signs) = self.signs() => {
                 return Ok((Form::Signed, vec![Component::Code, signs]));
             }
-            Part::Scales if let Some(signs) = self.signs() => {
+            NativeBufferKind::Scales if let Some(signs) = self.signs() => {
                 return Ok((Form::Magnitude, vec![signs]));
             }
-            Part::Scales if self.group_params()?.kind == ParamKind::Scale => Wanted::Scale,
+            NativeBufferKind::Scales if self.group_params()?.kind == ParamKind::Scale => {
+                Wanted::Scale
+            }
             _ => {
                 let component = self.kept()?;
                 return Ok((self.to_products(component)?, vec![component]));
@@ -430,14 +434,20 @@ impl Transform<'_> {
     fn numbers(&self, component: Component) -> Result<(Number, Number), Unscheduled> {
         let stored = self.scheme.number(component);
         let stored = stored.ok_or_else(|| self.unscheduled(TransformLimit::NoType))?;
-        let native = if self.part == Part::Bias { NUMBER_F32 } else { self.group_params()?.number };
+        let native = if self.buffer == NativeBufferKind::Bias {
+            NUMBER_F32
+        } else {
+            self.group_params()?.number
+        };
         Ok((stored, native))
     }
 
     fn to_products(&self, component: Component) -> Result<Form, Unscheduled> {
-        match self.part {
-            Part::Codes => return self.recoded(),
-            Part::Zeros => return self.zeros().map(|(integer, half)| Form::Number(integer, half)),
+        match self.buffer {
+            NativeBufferKind::Codes => return self.recoded(),
+            NativeBufferKind::Zeros => {
+                return self.zeros().map(|(integer, half)| Form::Number(integer, half));
+            }
             _ => {}
         }
         match self.numbers(component)? {
@@ -448,8 +458,8 @@ impl Transform<'_> {
     }
 
     fn back(&self, component: Component, runs: &[AffineRun]) -> Result<Form, Unscheduled> {
-        match self.part {
-            Part::Codes => {
+        match self.buffer {
+            NativeBufferKind::Codes => {
                 let form = self.recoded()?;
                 let bits = self.problem.plan.dequant.weight.code.bits();
                 let above = |run: &AffineRun| run.sign_extension;
@@ -462,7 +472,9 @@ impl Transform<'_> {
                     _ => Err(self.unscheduled(TransformLimit::CutSigns)),
                 };
             }
-            Part::Zeros => return self.zeros().map(|(integer, half)| Form::Stored(integer, half)),
+            NativeBufferKind::Zeros => {
+                return self.zeros().map(|(integer, half)| Form::Stored(integer, half));
+            }
             _ => {}
         }
         match self.numbers(component)? {
@@ -490,18 +502,18 @@ impl Transform<'_> {
         let fixed = |count: u32| [Extent::Constant(count)];
         let grid = [blocks, 1, 1].map(Extent::Constant);
         let launch =
-            Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
+            LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
         let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
         let summary = format!(
             "{} of w[{}, {}] from {} to `{}`; a thread writes {vector} bits.",
-            self.part.role(),
+            self.buffer.role(),
             self.problem.n,
             self.problem.k,
             names.join(", "),
             to.name,
         );
         let first = from.first().map_or("nothing", |side| side.name.as_str());
-        let name = self.problem.kernel_name(&format!("{}_from_{first}", self.part.label()));
+        let name = self.problem.kernel_name(&format!("{}_from_{first}", self.buffer.label()));
         let mut b = Builder::new(&name, &summary, self.problem.target(), launch);
         let mut arrays = Vec::new();
         for side in from {

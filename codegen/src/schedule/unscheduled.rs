@@ -4,7 +4,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::BindError;
 use quantloom_dsl::{BufferRole, Diagnostics};
 
-use crate::plan::{DequantPlan, Operand, Refusal};
+use crate::plan::{DequantPlan, Operand, PlanError};
 
 /// Why no schedule of this version supports a problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -12,7 +12,7 @@ use crate::plan::{DequantPlan, Operand, Refusal};
 pub enum Unscheduled {
     /// There is no plan.
     #[error(transparent)]
-    NoPlan(#[from] Refusal),
+    NoPlan(#[from] PlanError),
     /// A part of the scheme that no schedule supports.
     #[error("no schedule on {target} handles {part}")]
     Scheme {

@@ -35,7 +35,7 @@ mod tiles;
 mod token_scales;
 mod weights;
 
-use crate::ir::{Builder, Extent, Kernel, Launch, MatrixOp, Op, Operand, Special};
+use crate::ir::{Builder, Extent, Kernel, LaunchConfig, MatrixOp, Op, Operand, Special};
 
 use super::buffers::ProductBuffers;
 use super::epilogue::gated;
@@ -83,7 +83,7 @@ fn write(
     tile: WarpGroupTile,
 ) -> Result<Kernel, Unscheduled> {
     let problem = main.problem;
-    let launch = Launch {
+    let launch = LaunchConfig {
         grid: [Extent::Constant(1); 3],
         threads: tile.threads(main),
         min_blocks: 1,

@@ -7,7 +7,7 @@ use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroPointCorrection};
 
 use super::dequantise::subtracted_constants;
 use super::group_params::{GroupParams, ParamKind};
-use crate::plan::scale::Place;
+use crate::plan::scale::ScalePlacement;
 use crate::plan::{Operand, Plan};
 use crate::target::{ScaleCode, Scaling};
 
@@ -27,13 +27,14 @@ impl WeightParams {
     pub(super) fn of(scheme: &Scheme, plan: &Plan, (n, k): (u32, u32), k_tile: u32) -> Self {
         let whole_row = k.next_multiple_of(k_tile);
         let segment = plan.scale.segment.unwrap_or(whole_row);
-        let placed = |place: Place| {
+        let placed = |placement: ScalePlacement| {
             let levels = (0u8..).zip(&plan.scale.levels).zip(&scheme.scales);
-            levels.filter(move |((_, level), _)| level.place == place)
+            levels.filter(move |((_, level), _)| level.placement == placement)
         };
         // A scale that dequantisation multiplies with is the only one.
-        let mut by_segment =
-            placed(Place::Weight).chain(placed(Place::Segment)).chain(placed(Place::Product));
+        let mut by_segment = placed(ScalePlacement::Weight)
+            .chain(placed(ScalePlacement::Segment))
+            .chain(placed(ScalePlacement::Product));
         let scale = match (by_segment.next(), by_segment.next()) {
             (None, _) => None,
             (Some(((at, level), scale)), None) if !level.divide => {
@@ -60,10 +61,11 @@ impl WeightParams {
             _ => None,
         };
         // A type without a conversion to f32, or several levels: computed as f32.
-        let on_weights = plan.scale.folded.is_some() || placed(Place::Product).next().is_some();
+        let on_weights =
+            plan.scale.folded.is_some() || placed(ScalePlacement::Product).next().is_some();
         let scale = match (scale, plan.scale.folded) {
             (None, Some(folded)) => Some(GroupParams::computed(ParamKind::Scale, folded.columns)),
-            (None, None) if placed(Place::Segment).next().is_some() => {
+            (None, None) if placed(ScalePlacement::Segment).next().is_some() => {
                 Some(GroupParams::computed(ParamKind::Scale, segment))
             }
             (scale, _) => scale,
@@ -77,7 +79,7 @@ impl WeightParams {
             zero,
             correction: adds
                 .then(|| GroupParams::computed(ParamKind::ZeroPointCorrection, segment)),
-            channel_scale: placed(Place::Epilogue).next().is_some()
+            channel_scale: placed(ScalePlacement::Epilogue).next().is_some()
                 || plan.scale.input_in_channel_scale(),
         }
     }

@@ -1,5 +1,6 @@
 //! Arguments of a launch: parameters, and the contents of the buffers.
 
+use super::misuse::LaunchMismatch;
 use crate::ir::{Access, Buffer, Kernel};
 
 /// Arguments of a launch, in the order of the kernel's declarations.
@@ -63,29 +64,26 @@ impl Contents {
 
 impl Arguments {
     /// Checks the arguments against the kernel's declarations.
-    pub(super) fn check(&self, kernel: &Kernel) -> Result<(), String> {
+    pub(super) fn check(&self, kernel: &Kernel) -> Result<(), LaunchMismatch> {
         let counts = [
             ("parameters", kernel.parameters.len(), self.parameters.len()),
             ("buffers", kernel.buffers.len(), self.buffers.len()),
         ];
         for (what, declared, given) in counts {
             if declared != given {
-                return Err(format!("{declared} {what} are declared, {given} given"));
+                return Err(LaunchMismatch::Count { what, declared, given });
             }
         }
         for (buffer, contents) in kernel.buffers.iter().zip(&self.buffers) {
             let declared = words(buffer, &self.parameters)
                 .and_then(|words| words.checked_mul(u64::from(buffer.word.bytes())))
-                .ok_or_else(|| format!("the shape of `{}` is not known", buffer.name))?;
+                .ok_or_else(|| LaunchMismatch::UnknownShape(buffer.name.clone()))?;
             if declared != contents.bytes.len() as u64 {
-                return Err(format!(
-                    "buffer `{}` has {declared} bytes, {} given",
-                    buffer.name,
-                    contents.bytes.len()
-                ));
+                let (buffer, given) = (buffer.name.clone(), contents.bytes.len());
+                return Err(LaunchMismatch::BufferBytes { buffer, declared, given });
             }
             if buffer.access == Access::Constant && contents.missing().is_some() {
-                return Err(format!("constant buffer `{}` holds poison", buffer.name));
+                return Err(LaunchMismatch::Poison(buffer.name.clone()));
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::fault::FaultKind;
+use super::misuse::BarrierMisuse;
 use super::state::{Rendezvous, UnitState};
 use super::warp::{BarrierKind, StepResult, Warp, WarpState, fail};
 
@@ -31,12 +32,9 @@ impl<const L: usize> Warp<L> {
                 BarrierKind::Named(id) => format!("named barrier {id}"),
                 _ => "barrier".to_owned(),
             };
-            let problem = format!(
-                "is used with {} threads here and with {} elsewhere",
-                expected * L,
-                rendezvous.expected * L
-            );
-            return fail(FaultKind::Barrier { barrier, problem });
+            let (here, elsewhere) = (expected * L, rendezvous.expected * L);
+            let misuse = BarrierMisuse::OtherThreads { here, elsewhere };
+            return fail(FaultKind::Barrier { barrier, misuse });
         }
         rendezvous.arrived += 1;
         rendezvous.clock.join(&clock);

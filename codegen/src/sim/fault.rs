@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::misuse::{BarrierMisuse, LaunchMismatch};
 use crate::ir::{Access, Address, Body, Kernel, Op, SharedBlock, Space, Statement};
 
 /// The first error of a run.
@@ -54,10 +55,11 @@ pub struct ConflictingAccess {
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FaultKind {
     /// The launch does not fit the kernel.
     #[error("the launch does not fit: {0}")]
-    Launch(String),
+    Launch(LaunchMismatch),
     /// A register that was never written is read.
     #[error("reads {0}, which holds no value")]
     PoisonRegister(String),
@@ -202,12 +204,12 @@ pub enum FaultKind {
     #[error("the value is not uniform over the {0}: {1:#x} and {2:#x}")]
     NotUniform(&'static str, u32, u32),
     /// A barrier is used against its rules.
-    #[error("{barrier}: {problem}")]
+    #[error("{barrier}: {misuse}")]
     Barrier {
         /// The barrier.
         barrier: String,
         /// What is wrong.
-        problem: String,
+        misuse: BarrierMisuse,
     },
     /// An operation that the simulator does not model.
     #[error("not simulated: {0}")]

@@ -2,6 +2,7 @@
 
 use super::clock::{ALL_LANES, AccessRecord, Clock};
 use super::fault::FaultKind;
+use super::misuse::BarrierMisuse;
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
 use crate::ir::{BarrierRef, Operand};
@@ -73,8 +74,8 @@ impl<const L: usize> Warp<L> {
         for lane in lanes_of(self.active) {
             if index[lane] >= arrays[array].len {
                 let barrier = format!("{}[{}]", arrays[array].name, index[lane]);
-                let problem = format!("the array has {} mbarriers", arrays[array].len);
-                return fail_at(lane, FaultKind::Barrier { barrier, problem });
+                let misuse = BarrierMisuse::Index(arrays[array].len);
+                return fail_at(lane, FaultKind::Barrier { barrier, misuse });
             }
             numbers[lane] = (first + index[lane]) as usize;
         }
@@ -90,17 +91,17 @@ impl<const L: usize> Warp<L> {
         by_engine: bool,
     ) -> StepResult {
         let mbarrier = &state.blocks[block].mbarriers[number];
-        let problem = if mbarrier.arrivals == 0 {
-            "is not initialised by MbarrierInit"
+        let misuse = if mbarrier.arrivals == 0 {
+            BarrierMisuse::Uninitialised
         } else if !self.observer(0).follows(lane as u8, &mbarrier.initialised) {
-            "is initialised, but without a barrier between MbarrierInit and this use"
+            BarrierMisuse::UnorderedInit
         } else if by_engine && !mbarrier.fenced {
-            "is initialised without an MbarrierFence"
+            BarrierMisuse::UnfencedInit
         } else {
             return Ok(());
         };
         let barrier = state.mbarrier_name(number);
-        fail_at(lane, FaultKind::Barrier { barrier, problem: problem.to_owned() })
+        fail_at(lane, FaultKind::Barrier { barrier, misuse })
     }
 
     pub(super) fn mbarrier_init(
@@ -115,13 +116,12 @@ impl<const L: usize> Warp<L> {
             let old = &state.blocks[self.block].mbarriers[numbers[lane]];
             if old.arrivals != 0 || arrivals == 0 {
                 let barrier = state.mbarrier_name(numbers[lane]);
-                let problem = if arrivals == 0 {
-                    "is initialised with 0 arrivals"
+                let misuse = if arrivals == 0 {
+                    BarrierMisuse::NoArrivals
                 } else {
-                    "is initialised twice"
+                    BarrierMisuse::InitialisedTwice
                 };
-                let problem = problem.to_owned();
-                return fail_at(lane, FaultKind::Barrier { barrier, problem });
+                return fail_at(lane, FaultKind::Barrier { barrier, misuse });
             }
             let entities = self.clock.own.len();
             state.blocks[self.block].mbarriers[numbers[lane]] = Mbarrier {
@@ -182,8 +182,8 @@ impl<const L: usize> Warp<L> {
         let mbarrier = &mut state.blocks[block].mbarriers[number];
         if mbarrier.missing == 0 {
             let barrier = state.mbarrier_name(number);
-            let problem = "gets more arrivals in a phase than MbarrierInit declares".to_owned();
-            return fail_at(lane, FaultKind::Barrier { barrier, problem });
+            let misuse = BarrierMisuse::ExcessArrivals;
+            return fail_at(lane, FaultKind::Barrier { barrier, misuse });
         }
         if let Some((clock, expect)) = arrival {
             mbarrier.current.join(clock);
@@ -209,8 +209,8 @@ impl<const L: usize> Warp<L> {
             self.check_initialised(state, (self.block, numbers[lane]), lane, false)?;
             if parity[lane] > 1 {
                 let barrier = state.mbarrier_name(numbers[lane]);
-                let problem = format!("is waited on with parity {}, not 0 or 1", parity[lane]);
-                return fail_at(lane, FaultKind::Barrier { barrier, problem });
+                let misuse = BarrierMisuse::Parity(parity[lane]);
+                return fail_at(lane, FaultKind::Barrier { barrier, misuse });
             }
             let mbarrier = &state.blocks[self.block].mbarriers[numbers[lane]];
             if mbarrier.phase % 2 == parity[lane] {

@@ -13,7 +13,7 @@
 //! Reading order: this file; `program` and `lower` (operations with flat control flow); `warp` and
 //! `step` (execution); `lanes` and `half` (arithmetic); `access`, `copies`, `mbarrier`, `matrix`
 //! (operations on memory); `clock`, `shared`, `global` (race detection); `unit` (scheduling of
-//! warps); `fault` and `count` (results).
+//! warps); `fault`, `misuse` and `count` (results).
 
 mod access;
 mod argument;
@@ -30,6 +30,7 @@ mod lanes;
 mod lower;
 mod matrix;
 mod mbarrier;
+mod misuse;
 mod program;
 mod random;
 mod shared;
@@ -55,6 +56,7 @@ pub use crate::ir::InstructionClass;
 pub use argument::{Arguments, Contents};
 pub use count::{AccessCount, Report};
 pub use fault::{ConflictingAccess, Fault, FaultKind, MemoryLocation, ProgramPoint};
+pub use misuse::{BarrierMisuse, LaunchMismatch};
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -93,32 +95,27 @@ fn run_unverified(
     arguments: &mut Arguments,
     options: &Options,
 ) -> Result<Report, Box<Fault>> {
-    let launch = |problem: String| {
-        let kind = FaultKind::Launch(problem);
+    let launch = |mismatch: LaunchMismatch| {
+        let kind = FaultKind::Launch(mismatch);
         let kernel = kernel.name.clone();
         Box::new(Fault { kernel, point: None, block: None, warp: None, lane: None, kind })
     };
     arguments.check(kernel).map_err(launch)?;
-    let gpu = kernel.target.gpu.ok_or_else(|| launch(format!("{} is no GPU", kernel.target)))?;
+    let gpu =
+        kernel.target.gpu.ok_or_else(|| launch(LaunchMismatch::NotAGpu(kernel.target.name)))?;
     let grid = grid(kernel, &arguments.parameters).map_err(launch)?;
     let cluster = kernel.launch.cluster.max(1);
     if !grid[0].is_multiple_of(cluster) {
-        return Err(launch(format!(
-            "{} blocks in x are not a multiple of the cluster of {cluster}",
-            grid[0]
-        )));
+        return Err(launch(LaunchMismatch::PartialCluster { blocks: grid[0], cluster }));
     }
     if kernel.launch.threads == 0 || !kernel.launch.threads.is_multiple_of(gpu.warp) {
         let threads = kernel.launch.threads;
-        return Err(launch(format!(
-            "{threads} threads are not a multiple of the warp of {}",
-            gpu.warp
-        )));
+        return Err(launch(LaunchMismatch::PartialWarp { threads, warp: gpu.warp }));
     }
     let map = kernel.shared_map();
     if map.bytes > gpu.block_shared {
         let most = gpu.block_shared;
-        return Err(launch(format!("{} bytes of shared memory, at most {most}", map.bytes)));
+        return Err(launch(LaunchMismatch::SharedBytes { bytes: map.bytes, most }));
     }
     let program = lower::lower(kernel);
     let context = LaunchContext {
@@ -161,17 +158,17 @@ fn run_unverified(
     })
 }
 
-fn grid(kernel: &Kernel, parameters: &[u32]) -> Result<[u32; 3], String> {
+fn grid(kernel: &Kernel, parameters: &[u32]) -> Result<[u32; 3], LaunchMismatch> {
     let mut grid = [0; 3];
     for (size, extent) in grid.iter_mut().zip(kernel.launch.grid) {
-        let value = extent.value(parameters).ok_or("the size of the grid is not known")?;
+        let value = extent.value(parameters).ok_or(LaunchMismatch::UnknownGrid)?;
         *size = value;
     }
     let blocks: u64 = grid.iter().map(|&size| u64::from(size)).product();
     match blocks {
-        0 => Err("the grid is empty".to_owned()),
+        0 => Err(LaunchMismatch::EmptyGrid),
         1..=0xffff_ffff => Ok(grid),
-        _ => Err("the grid has 2^32 blocks or more".to_owned()),
+        _ => Err(LaunchMismatch::LargeGrid),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The operand of x with columns in another order, and scales of groups of any size.
 
 use super::{OWN, other, verified};
-use crate::kernels::operand::{Kind, Rows};
+use crate::kernels::operand::{RowValues, Rows};
 use quantloom_codegen::plan::Operand;
 use quantloom_codegen::schedule::ByteFragments;
 use quantloom_codegen::schedule::activation::ActivationProblem;
@@ -27,7 +27,7 @@ fn columns_are_gathered() {
                 true,
             );
             let problem = problem.unwrap();
-            let x = Rows::draw(None, own, k as usize, &Kind::ALL, 4).shuffled(padded as usize);
+            let x = Rows::draw(None, own, k as usize, &RowValues::ALL, 4).shuffled(padded as usize);
             x.check(&scheme, &problem, &verified(&problem, false)).unwrap();
         }
     }
@@ -86,7 +86,7 @@ fn groups_of_any_size_are_quantised() {
             let problem = problem.unwrap().in_segments(Some(segment));
             let kernels = verified(&problem, at == 0);
             assert_eq!(kernels.len() as u32, problem.launches(), "{clause}");
-            let x = Rows::draw(problem.quantiser(), own, k as usize, &Kind::ALL, 7);
+            let x = Rows::draw(problem.quantiser(), own, k as usize, &RowValues::ALL, 7);
             let outcome = x.in_order(order).check(&scheme, &problem, &kernels);
             outcome.unwrap_or_else(|wrong| panic!("{clause} of {own}, K = {k}, {chip}: {wrong}"));
         }
@@ -110,7 +110,7 @@ fn gathered_columns_are_quantised() {
             let shape = (k, padded);
             let problem = ActivationProblem::new(&scheme, of, own, operand, target, shape, true);
             let problem = problem.unwrap();
-            let kinds = if k > 1000 { &Kind::ALL[..3] } else { &Kind::ALL };
+            let kinds = if k > 1000 { &RowValues::ALL[..3] } else { &RowValues::ALL };
             let x = Rows::draw(problem.quantiser(), BF16, k as usize, kinds, 8);
             let outcome =
                 x.shuffled(padded as usize).check(&scheme, &problem, &verified(&problem, false));
@@ -139,8 +139,13 @@ fn bytes_are_written_in_the_order_of_fragments() {
             let shape = (k, padded);
             let problem =
                 ActivationProblem::new(&scheme, of, own, operand, hopper, shape, false).unwrap();
-            let x =
-                Rows::draw(problem.quantiser(), BF16, k as usize, &[Kind::Plain, Kind::Wide], 1);
+            let x = Rows::draw(
+                problem.quantiser(),
+                BF16,
+                k as usize,
+                &[RowValues::Plain, RowValues::Wide],
+                1,
+            );
             let written = |problem: &ActivationProblem| {
                 let memory = x.simulate(&verified(problem, true), 3).unwrap().0;
                 memory["operand"].bytes.clone()

@@ -2,7 +2,7 @@
 
 use super::prescale::prescaled;
 use super::{AWAY, BLOCKS, GIVEN, MX, NV, TENSOR, TOKEN, ZERO, other, problems};
-use crate::kernels::operand::{Kind, Rows};
+use crate::kernels::operand::{RowValues, Rows};
 use quantloom_codegen::ir::{
     Binary, Body, Buffer, Compare, Half, Kernel, Op, Operand as Value, Space, Statement, Ternary,
     Unary, Verified, verify,
@@ -214,7 +214,7 @@ fn mistakes_of_codes_are_found() {
         let of = &scheme.activations[0];
         let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
         let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
-        let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
+        let x = Rows::draw(problem.quantiser(), BF16, 300, &RowValues::ALL, 6);
         found(what, *mutation, activation(&problem, false), |kernels| {
             x.check(&scheme, &problem, kernels)
         });
@@ -256,7 +256,7 @@ fn mistakes_of_factors_are_found() {
         let (chip, shape) = (chip.unwrap(), (300, 320));
         let problem = ActivationProblem::new(&scheme, of, own, *operand, chip, shape, false);
         let problem = problem.unwrap();
-        let kinds = [Kind::Plain, Kind::Outliers];
+        let kinds = [RowValues::Plain, RowValues::Outliers];
         let x = Rows::draw(problem.quantiser(), BF16, 300, &kinds, 6).with_factors(factors);
         found(what, *mutation, activation(&problem, true), |kernels| {
             x.check(&scheme, &problem, kernels)
@@ -273,7 +273,7 @@ fn mistakes_of_activation_kernels_are_found() {
         let mut problems = problems(&one, BF16, "sm_90a", shape);
         problems.retain(|problem| problem.operand == *operand);
         let problem = &problems[0];
-        let x = Rows::draw(problem.quantiser(), BF16, 300, &Kind::ALL, 6);
+        let x = Rows::draw(problem.quantiser(), BF16, 300, &RowValues::ALL, 6);
         found(what, *mutation, activation(problem, true), |kernels| {
             x.check(&scheme, problem, kernels)
         });

@@ -1,7 +1,7 @@
 //! The operand of x with a prescale.
 
 use super::{MX, NV, OWN, other, verified};
-use crate::kernels::operand::{Kind, Rows};
+use crate::kernels::operand::{RowValues, Rows};
 use quantloom_codegen::plan::Operand;
 use quantloom_codegen::schedule::activation::ActivationProblem;
 use quantloom_codegen::target::target;
@@ -65,7 +65,7 @@ fn columns_are_multiplied_first() {
                     gathers,
                 );
                 let problem = problem.unwrap().in_segments(*segment);
-                let kinds = if at == 4 { &Kind::ALL[..2] } else { &Kind::ALL };
+                let kinds = if at == 4 { &RowValues::ALL[..2] } else { &RowValues::ALL };
                 let x = Rows::draw(problem.quantiser(), own, k as usize, kinds, 9);
                 let x = x.with_factors(factors);
                 let x = if gathers { x.shuffled(padded as usize) } else { x };
@@ -94,7 +94,7 @@ fn codes_and_groups_are_of_the_multiplied_x() {
             let problem =
                 ActivationProblem::new(&scheme, of, number, Operand::E2m1, chip, shape, false);
             let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
-            let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &Kind::ALL, 10);
+            let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &RowValues::ALL, 10);
             let outcome =
                 x.with_factors(factors).check(&scheme, &problem, &verified(&problem, false));
             outcome.unwrap_or_else(|wrong| panic!("{own} {shape:?}: {wrong}"));
@@ -112,7 +112,8 @@ fn codes_and_groups_are_of_the_multiplied_x() {
             let problem =
                 ActivationProblem::new(&scheme, of, number, Operand::F32, chip, shape, true);
             let problem = problem.unwrap().in_segments(Some(16));
-            let x = Rows::draw(problem.quantiser(), own, 90, &Kind::ALL, 11).with_factors(factors);
+            let x =
+                Rows::draw(problem.quantiser(), own, 90, &RowValues::ALL, 11).with_factors(factors);
             let x = x.in_order(order.clone());
             let outcome = x.check(&scheme, &problem, &verified(&problem, false));
             outcome.unwrap_or_else(|wrong| panic!("{own} in an order: {wrong}"));

@@ -1,7 +1,8 @@
 //! A function of a schedule as a kernel of its own, one element a thread.
 
 use quantloom_codegen::ir::{
-    Access, Address, Builder, Cache, Extent, Launch, Operand, Special, Type, Width, Word, verify,
+    Access, Address, Builder, Cache, Extent, LaunchConfig, Operand, Special, Type, Width, Word,
+    verify,
 };
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::target;
@@ -18,7 +19,8 @@ pub(super) fn apply(
     assert!(len.is_multiple_of(THREADS));
     let one = Extent::Constant(1);
     let grid = [Extent::Constant(len / THREADS), one, one];
-    let launch = Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
+    let launch =
+        LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
     let mut b = Builder::new("apply", "f of each element.", target(name).unwrap(), launch);
     let shape = [Extent::Constant(len)];
     let sources: Vec<_> = (0..inputs.len())

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use quantloom_codegen::ir::{Kernel, verify};
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
-use quantloom_runtime::source::{Count, Problem};
+use quantloom_runtime::source::{Count, ProblemSize};
 
 /// What kernels share: sizes and buffers.
 pub(super) struct Launched {
-    pub(super) problem: Problem,
+    pub(super) problem: ProblemSize,
     memory: BTreeMap<String, Contents>,
     pub(super) seed: u64,
 }
@@ -16,7 +16,7 @@ pub(super) struct Launched {
 impl Launched {
     /// M tokens with k experts each.
     pub(super) fn new(tokens: usize, top_k: u32) -> Self {
-        let mut problem = Problem::new(tokens as u64, 0, 0, 1);
+        let mut problem = ProblemSize::new(tokens as u64, 0, 0, 1);
         problem.routed_rows = tokens as u64 * u64::from(top_k);
         Self { problem, memory: BTreeMap::new(), seed: 1 }
     }

@@ -11,7 +11,7 @@ use quantloom_codegen::jit::{Jit, launch_rule};
 use quantloom_codegen::sim::{Arguments, Contents};
 use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
 use quantloom_runtime::op::ProductError;
-use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, Problem, Refusal};
+use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize, Refusal};
 use quantloom_tests::tools::clang::Clang;
 
 /// A kernel's source, compiled for this machine.
@@ -133,7 +133,11 @@ impl Executor for Host {
         &kernel.1
     }
 
-    fn ready(&self, kernel: &Self::Kernel, problem: &Problem) -> Result<Self::Ready, ProductError> {
+    fn ready(
+        &self,
+        kernel: &Self::Kernel,
+        problem: &ProblemSize,
+    ) -> Result<Self::Ready, ProductError> {
         let size = |kind: &ParameterKind| match kind {
             ParameterKind::Size(count) => Some(count.of(problem).unwrap() as u32),
             _ => None,

@@ -17,9 +17,9 @@ pub fn sm(name: &str) -> &'static Target {
     target(name).unwrap()
 }
 
-pub fn launch(threads: u32) -> Launch {
+pub fn launch(threads: u32) -> LaunchConfig {
     let one = Extent::Constant(1);
-    Launch { grid: [one; 3], threads, min_blocks: 1, cluster: 1, programmatic: false }
+    LaunchConfig { grid: [one; 3], threads, min_blocks: 1, cluster: 1, programmatic: false }
 }
 
 /// A kernel of every value operation that the target has; each result is stored.
@@ -375,7 +375,7 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
 
 /// Bulk and tensor copies, roles, clusters, warp-group matrix operations: sm_90a.
 pub fn warp_groups() -> Kernel {
-    let shape = Launch { cluster: 2, programmatic: true, ..launch(384) };
+    let shape = LaunchConfig { cluster: 2, programmatic: true, ..launch(384) };
     let mut b = Builder::new("warp_groups", "A producer and two consumers.", sm("sm_90a"), shape);
     let n = Extent::Constant(1 << 16);
     let k = Extent::Constant(64);

@@ -3,17 +3,17 @@
 use quantloom_codegen::ir::{Body, Buffer, Kernel, Op, Operand, SharedBlock, Space, Statement};
 
 /// A change of an operation at a location.
-pub type Mutation = fn(&Place, &mut Op);
+pub type Mutation = fn(&OpLocation, &mut Op);
 
 /// The location of an operation.
-pub struct Place {
+pub struct OpLocation {
     buffers: Vec<Buffer>,
     shared: Vec<SharedBlock>,
     /// Whether it is repeated.
     pub in_loop: bool,
 }
 
-impl Place {
+impl OpLocation {
     /// Whether an array is the buffer, or the block of shared memory, of this name.
     pub fn is(&self, space: Space, name: &str) -> bool {
         match space {
@@ -24,11 +24,11 @@ impl Place {
 }
 
 /// Applies a change to every operation of a kernel; returns whether the kernel differs.
-pub fn mutate(kernel: &mut Kernel, mut mutation: impl FnMut(&Place, &mut Op)) -> bool {
-    each_body(kernel, &mut |place, body| {
+pub fn mutate(kernel: &mut Kernel, mut mutation: impl FnMut(&OpLocation, &mut Op)) -> bool {
+    each_body(kernel, &mut |location, body| {
         for statement in body {
             if let Statement::Op(op) = statement {
-                mutation(place, op);
+                mutation(location, op);
             }
         }
     })
@@ -61,47 +61,51 @@ pub fn keep_unpaired(op: &mut Op) {
 }
 
 /// Leaves the rows of y as they are that belong to token blocks without a pair.
-pub fn leave_unused(place: &Place, op: &mut Op) {
+pub fn leave_unused(location: &OpLocation, op: &mut Op) {
     if let Op::Store { to, values, .. } = op
-        && place.is(to.space, "y")
+        && location.is(to.space, "y")
         && values.iter().all(|value| *value == Operand::U32(0))
     {
         gone(op);
     }
 }
 
-fn each_body(kernel: &mut Kernel, change: &mut dyn FnMut(&Place, &mut Body)) -> bool {
+fn each_body(kernel: &mut Kernel, change: &mut dyn FnMut(&OpLocation, &mut Body)) -> bool {
     let (buffers, shared) = (kernel.buffers.clone(), kernel.shared.clone());
     let before = kernel.body.clone();
-    walk(&mut kernel.body, &mut Place { buffers, shared, in_loop: false }, change);
+    walk(&mut kernel.body, &mut OpLocation { buffers, shared, in_loop: false }, change);
     before != kernel.body
 }
 
-fn walk(body: &mut Body, place: &mut Place, change: &mut dyn FnMut(&Place, &mut Body)) {
-    change(place, body);
+fn walk(
+    body: &mut Body,
+    location: &mut OpLocation,
+    change: &mut dyn FnMut(&OpLocation, &mut Body),
+) {
+    change(location, body);
     for statement in body {
-        let outside = place.in_loop;
+        let outside = location.in_loop;
         match statement {
             Statement::Op(_) => {}
             Statement::If { then, otherwise, .. } => {
-                walk(then, place, change);
-                walk(otherwise, place, change);
+                walk(then, location, change);
+                walk(otherwise, location, change);
             }
             Statement::For { body, .. } => {
-                place.in_loop = true;
-                walk(body, place, change);
+                location.in_loop = true;
+                walk(body, location, change);
             }
             Statement::While { test, body, .. } => {
-                place.in_loop = true;
-                walk(test, place, change);
-                walk(body, place, change);
+                location.in_loop = true;
+                walk(test, location, change);
+                walk(body, location, change);
             }
             Statement::Roles(roles) => {
                 for role in roles {
-                    walk(&mut role.body, place, change);
+                    walk(&mut role.body, location, change);
                 }
             }
         }
-        place.in_loop = outside;
+        location.in_loop = outside;
     }
 }

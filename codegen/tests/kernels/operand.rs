@@ -25,7 +25,7 @@ pub struct Rows {
 
 /// What a row of x is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RowValues {
     /// In -3..3.
     Plain,
     /// Halfway between neighbouring codes, where the scale is 1.
@@ -46,7 +46,7 @@ pub enum Kind {
     NaN,
 }
 
-impl Kind {
+impl RowValues {
     pub const ALL: [Self; 9] = [
         Self::Plain,
         Self::Ties,
@@ -106,7 +106,7 @@ impl Rows {
         quantiser: Option<&Quantiser>,
         own: FloatFormat,
         k: usize,
-        kinds: &[Kind],
+        kinds: &[RowValues],
         seed: u64,
     ) -> Self {
         let mut random = Random(seed);

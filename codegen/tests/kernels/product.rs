@@ -54,7 +54,7 @@ impl Halves {
 }
 
 /// Random operands of a product.
-pub struct Product {
+pub struct RandomProduct {
     problem: Problem,
     m: usize,
     codes: Vec<u32>,
@@ -66,7 +66,7 @@ pub struct Product {
     scaled_weights: bool,
 }
 
-impl Product {
+impl RandomProduct {
     pub fn draw(problem: &Problem, m: usize, seed: u64) -> Self {
         let (n, k, groups) = (problem.n as usize, problem.k as usize, groups(problem));
         let number = |params: Option<GroupParams>| params.unwrap().number;

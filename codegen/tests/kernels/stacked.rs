@@ -14,7 +14,7 @@ use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_runtime::gpu::{Products as _, Request};
 use quantloom_runtime::pack::pack;
-use quantloom_runtime::source::{BufferRole, Count, ParameterKind, Problem as Sizes};
+use quantloom_runtime::source::{BufferRole, Count, ParameterKind, ProblemSize};
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tools::conformance::{Expectation, draw, expectations};
 
@@ -67,8 +67,8 @@ pub const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
 /// A buffer of a kernel, by its role.
 type Bound = (BufferRole, Contents);
 
-/// A product of random numbers.
-pub struct Layer {
+/// A product of random numbers with stacked experts.
+pub struct RandomStack {
     scheme: Scheme,
     activation: Activation,
     own: FloatFormat,
@@ -87,7 +87,7 @@ pub struct Layer {
     operand: Vec<(BufferRole, Vec<u8>)>,
 }
 
-impl Layer {
+impl RandomStack {
     /// Draws a layer; `None` if no schedule multiplies it.
     pub fn draw(
         scheme: &Scheme,
@@ -200,10 +200,10 @@ impl Layer {
         (of_slots, words)
     }
 
-    fn sizes(&self) -> Sizes {
+    fn sizes(&self) -> ProblemSize {
         let (n, k) = (self.problem.n.into(), self.problem.k.into());
         let (experts, routed_rows) = (self.stack.experts.into(), self.experts.len() as u64);
-        Sizes { experts, routed_rows, ..Sizes::new(self.tokens as u64, n, k, 132) }
+        ProblemSize { experts, routed_rows, ..ProblemSize::new(self.tokens as u64, n, k, 132) }
     }
 
     /// y of a kernel of the stack, and the pairs of its slots.
@@ -421,8 +421,12 @@ impl Layer {
                 let constants =
                     native.iter().map(|(role, bytes)| (*role, Contents::from_bytes(bytes.clone())));
                 given.extend(constants);
-                let sizes =
-                    Sizes::new(count as u64, request.n, request.k, self.sizes().multiprocessors);
+                let sizes = ProblemSize::new(
+                    count as u64,
+                    request.n,
+                    request.k,
+                    self.sizes().multiprocessors,
+                );
                 y.extend(launch(&kernel, &sizes, given, 0)?.0.words());
             }
             all.0.push(y);
@@ -454,7 +458,7 @@ fn operand(request: &Request<'_>, x: &[f64], rows: usize) -> Vec<(BufferRole, Ve
     let words = x.iter().map(|x| number.encode(*x, Overflow::Special));
     let x: Vec<u8> = words.flat_map(|word| word.to_le_bytes()[..bytes].to_vec()).collect();
     let mut known = vec![(BufferRole::X, Contents::from_bytes(x))];
-    let sizes = Sizes::new(rows as u64, request.n, request.x_columns, 132);
+    let sizes = ProblemSize::new(rows as u64, request.n, request.x_columns, 132);
     for key in Jit.operand(request, None).unwrap() {
         let kernel = Jit.kernel(&key).unwrap();
         let all = launch_all(&kernel, &sizes, known, 0).unwrap().0;
@@ -482,7 +486,7 @@ pub struct Run {
 /// Runs a kernel, and gives y.
 fn launch(
     kernel: &Verified<Kernel>,
-    sizes: &Sizes,
+    sizes: &ProblemSize,
     given: Vec<Bound>,
     seed: u64,
 ) -> Result<(Contents, Report), String> {
@@ -499,7 +503,7 @@ fn launch(
 /// Runs a kernel by its launch rule, and gives all buffers back.
 fn launch_all(
     kernel: &Verified<Kernel>,
-    sizes: &Sizes,
+    sizes: &ProblemSize,
     mut given: Vec<Bound>,
     seed: u64,
 ) -> Result<(Vec<Bound>, Report), String> {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use quantloom_codegen::ir::{Kernel, Verified};
 use quantloom_codegen::jit::Jit;
 use quantloom_codegen::schedule::Problem;
-use quantloom_codegen::schedule::transform::{Direction, Part, stores};
+use quantloom_codegen::schedule::transform::{Direction, NativeBufferKind, stores};
 use quantloom_codegen::sim::{Arguments, Contents, Options, run};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::gpu::{ColumnOrder, NativePart, Products as _, Request};
+use quantloom_runtime::gpu::{ColumnOrder, NativeBuffer, Products as _, Request};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
 
@@ -29,7 +29,7 @@ pub struct Stored {
     /// Of columns that products take in another one.
     order: Option<Vec<u8>>,
     /// As the host packs them.
-    pub native: Vec<(NativePart, Vec<u8>)>,
+    pub native: Vec<(NativeBuffer, Vec<u8>)>,
 }
 
 /// Codes of a component.
@@ -111,18 +111,20 @@ impl Stored {
     }
 
     /// The parts that it has.
-    pub fn parts(&self) -> Vec<Part> {
-        let of = |part: &NativePart| Part::ALL.into_iter().find(|all| all.role() == part.role);
+    pub fn parts(&self) -> Vec<NativeBufferKind> {
+        let of = |part: &NativeBuffer| {
+            NativeBufferKind::ALL.into_iter().find(|all| all.role() == part.role)
+        };
         self.native.iter().map(|(part, _)| of(part).unwrap()).collect()
     }
 
     /// A part.
-    pub fn native(&self, part: Part) -> &(NativePart, Vec<u8>) {
+    pub fn native(&self, part: NativeBufferKind) -> &(NativeBuffer, Vec<u8>) {
         self.native.iter().find(|(native, _)| native.role == part.role()).unwrap()
     }
 
     /// The arrays before a transform, and the one after it.
-    pub fn arrays(&self, part: Part, direction: Direction) -> (Vec<&[u8]>, &[u8]) {
+    pub fn arrays(&self, part: NativeBufferKind, direction: Direction) -> (Vec<&[u8]>, &[u8]) {
         let stores = stores(&self.problem, &self.scheme, part).unwrap();
         let stored = stores.into_iter().map(|store| self.packed[&store.name].as_slice());
         let ordered = self.order.as_deref().filter(|_| part.is_sorted());
@@ -137,9 +139,9 @@ impl Stored {
     /// By how many units in the last place the device's numbers may differ from the host's. The host rounds the
     /// product of a row's scales once, the device after each level. The rounding of an earlier level moves the
     /// exact product by at most 2^-24 of it, at most one unit; numbers one unit apart round to neighbours.
-    fn most_units(&self, part: Part) -> u32 {
+    fn most_units(&self, part: NativeBufferKind) -> u32 {
         match part {
-            Part::ChannelScales => stores(&self.problem, &self.scheme, part)
+            NativeBufferKind::ChannelScales => stores(&self.problem, &self.scheme, part)
                 .map_or(0, |levels| levels.len() as u32 - 1),
             _ => 0,
         }
@@ -153,7 +155,7 @@ impl Stored {
     pub fn check(
         &self,
         kernel: &Verified<Kernel>,
-        part: Part,
+        part: NativeBufferKind,
         direction: Direction,
     ) -> Result<(), String> {
         let (before, after) = self.arrays(part, direction);

@@ -7,7 +7,7 @@ use quantloom_dsl::reference::PlainCodes;
 pub(crate) type Tensors = Vec<(&'static str, Vec<u8>)>;
 
 /// A layer's codes as the packers below read them; 0 beyond the edges.
-pub(crate) struct Layer {
+pub(crate) struct PlainLayer {
     e: usize,
     n: usize,
     k: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Layer {
     zero: Vec<u32>,
 }
 
-impl Layer {
+impl PlainLayer {
     pub(crate) fn new(plain: &PlainCodes, bits: u32) -> Self {
         let of = |component| plain.of(component).to_vec();
         let Shape { experts, n, k } = plain.shape;
@@ -75,7 +75,7 @@ fn word(bits: usize, codes: impl Iterator<Item = u32>) -> u32 {
     codes.enumerate().fold(0, |word, (i, code)| word | code << (bits * i))
 }
 
-pub(crate) fn gptq(l: &Layer) -> Tensors {
+pub(crate) fn gptq(l: &PlainLayer) -> Tensors {
     let per = 32 / l.bits;
     let weight = grid(l.e, l.k.div_ceil(per), l.n)
         .map(|(e, row, n)| word(l.bits, (0..per).map(|i| l.code(e, n, row * per + i))));
@@ -85,7 +85,7 @@ pub(crate) fn gptq(l: &Layer) -> Tensors {
 }
 
 /// 32 codes are three words, one above the other.
-pub(crate) fn gptq_3(l: &Layer) -> Tensors {
+pub(crate) fn gptq_3(l: &PlainLayer) -> Tensors {
     let rows = l.k.div_ceil(32) * 3;
     let mut weight = vec![0u32; l.e * rows * l.n];
     for (e, n, k) in grid(l.e, l.n, l.k) {
@@ -98,7 +98,7 @@ pub(crate) fn gptq_3(l: &Layer) -> Tensors {
     vec![("qweight", words(weight.into_iter())), ("scales", l.scales_gn(2))]
 }
 
-pub(crate) fn awq(l: &Layer) -> Tensors {
+pub(crate) fn awq(l: &PlainLayer) -> Tensors {
     const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
     let cols = l.n.div_ceil(8);
     let weight = grid(l.e, l.k, cols)
@@ -109,7 +109,7 @@ pub(crate) fn awq(l: &Layer) -> Tensors {
 }
 
 /// Code i of a row at bit i * b of a little-endian stream, the row padded to a word.
-pub(crate) fn dense(l: &Layer) -> Tensors {
+pub(crate) fn dense(l: &PlainLayer) -> Tensors {
     let row = (l.k * l.bits).div_ceil(32) * 4;
     let mut weight = vec![0; l.e * l.n * row];
     for (e, n, k) in grid(l.e, l.n, l.k) {
@@ -131,33 +131,33 @@ fn stream(bytes: &mut [u8], first: usize, bits: usize, code: u32) {
     }
 }
 
-pub(crate) fn aligned(l: &Layer) -> Tensors {
+pub(crate) fn aligned(l: &PlainLayer) -> Tensors {
     let per = 32 / l.bits;
     let weight = grid(l.e, l.n, l.k.div_ceil(per))
         .map(|(e, n, col)| word(l.bits, (0..per).map(|i| l.code(e, n, col * per + i))));
     vec![("weight_packed", words(weight)), ("weight_scale", l.scales_ng(2))]
 }
 
-pub(crate) fn int4_in_int8(l: &Layer) -> Tensors {
+pub(crate) fn int4_in_int8(l: &PlainLayer) -> Tensors {
     let weight = l.code.iter().map(|&code| if code < 8 { code as u8 } else { code as u8 | 0xf0 });
     vec![("weight", weight.collect()), ("weight_scale", l.scales_ng(4))]
 }
 
-fn row_of_nibbles(l: &Layer, e: usize, n: usize) -> Vec<u8> {
+fn row_of_nibbles(l: &PlainLayer, e: usize, n: usize) -> Vec<u8> {
     let pair = |byte| (l.code(e, n, 2 * byte) | l.code(e, n, 2 * byte + 1) << 4) as u8;
     (0..l.k.div_ceil(2)).map(pair).collect()
 }
 
-fn row_of_scales(l: &Layer, e: usize, n: usize) -> Vec<u8> {
+fn row_of_scales(l: &PlainLayer, e: usize, n: usize) -> Vec<u8> {
     (0..l.groups()).map(|g| l.scale(e, n, g) as u8).collect()
 }
 
-pub(crate) fn mxfp4(l: &Layer) -> Tensors {
+pub(crate) fn mxfp4(l: &PlainLayer) -> Tensors {
     let weight = grid(1, l.e, l.n).flat_map(|(_, e, n)| row_of_nibbles(l, e, n)).collect();
     vec![("weight", weight), ("weight_scale", l.scales_ng(1))]
 }
 
-pub(crate) fn fp6(l: &Layer) -> Tensors {
+pub(crate) fn fp6(l: &PlainLayer) -> Tensors {
     let four = |(e, n, q): (usize, usize, usize)| {
         let v = |i| l.code(e, n, 4 * q + i);
         (v(0) | v(1) << 6 | v(2) << 12 | v(3) << 18).to_le_bytes()[..3].to_vec()
@@ -167,7 +167,7 @@ pub(crate) fn fp6(l: &Layer) -> Tensors {
 }
 
 /// All rows of gate, then all rows of up; `row(shard, row in shard, rows of a shard)`.
-pub(crate) fn halves(l: &Layer, row: fn(usize, usize, usize) -> usize) -> Tensors {
+pub(crate) fn halves(l: &PlainLayer, row: fn(usize, usize, usize) -> usize) -> Tensors {
     let half = l.n.div_ceil(2);
     let rows = || grid(l.e, 2, half).map(|(e, shard, i)| (e, row(shard, i, half)));
     vec![
@@ -176,7 +176,7 @@ pub(crate) fn halves(l: &Layer, row: fn(usize, usize, usize) -> usize) -> Tensor
     ]
 }
 
-pub(crate) fn interleaved(l: &Layer) -> Tensors {
+pub(crate) fn interleaved(l: &PlainLayer) -> Tensors {
     let half = l.n.div_ceil(2);
     let rows = || grid(l.e, half, 2).map(|(e, i, shard)| (e, shard * half + i));
     vec![
@@ -186,7 +186,7 @@ pub(crate) fn interleaved(l: &Layer) -> Tensors {
 }
 
 /// 25 bytes per 32 codes, first value in the top bits of each byte.
-pub(crate) fn quark_fp6(l: &Layer) -> Tensors {
+pub(crate) fn quark_fp6(l: &PlainLayer) -> Tensors {
     let mut bytes = Vec::new();
     for (e, n, g) in grid(l.e, l.n, l.k.div_ceil(32)) {
         bytes.push(l.scale(e, n, g) as u8);
@@ -202,7 +202,7 @@ pub(crate) fn quark_fp6(l: &Layer) -> Tensors {
 }
 
 /// A scale, then 16 bytes: low nibbles are k 0..16, high nibbles k 16..32.
-pub(crate) fn gguf(l: &Layer) -> Tensors {
+pub(crate) fn gguf(l: &PlainLayer) -> Tensors {
     let mut bytes = Vec::new();
     for (e, n, g) in grid(l.e, l.n, l.k.div_ceil(32)) {
         bytes.extend((l.scale(e, n, g) as u16).to_le_bytes());
@@ -212,7 +212,7 @@ pub(crate) fn gguf(l: &Layer) -> Tensors {
     vec![("weight", bytes)]
 }
 
-pub(crate) fn planes(l: &Layer) -> Tensors {
+pub(crate) fn planes(l: &PlainLayer) -> Tensors {
     let low = |(e, n, i)| (l.code(e, n, 2 * i) & 15 | (l.code(e, n, 2 * i + 1) & 15) << 4) as u8;
     let high = |(e, n, i)| {
         (0..4).fold(0, |byte, j| byte | (l.code(e, n, 4 * i + j) >> 4) << (2 * j)) as u8
@@ -225,14 +225,14 @@ pub(crate) fn planes(l: &Layer) -> Tensors {
 }
 
 /// Six codes from the top bit down, two bits unused at the bottom.
-pub(crate) fn msf_aligned(l: &Layer) -> Tensors {
+pub(crate) fn msf_aligned(l: &PlainLayer) -> Tensors {
     let word = |(e, n, col)| (0..6).fold(0, |word, i| word << 5 | l.code(e, n, col * 6 + i)) << 2;
     let weight = grid(l.e, l.n, l.k.div_ceil(6)).map(word);
     vec![("weight", words(weight)), ("weight_scale", l.scales_ng(2))]
 }
 
 /// 32 codes as one bit string, top bit first, in five words.
-pub(crate) fn msf_dense(l: &Layer) -> Tensors {
+pub(crate) fn msf_dense(l: &PlainLayer) -> Tensors {
     let mut weight = Vec::new();
     for (e, n, block) in grid(l.e, l.n, l.k.div_ceil(32)) {
         let mut string = Vec::new();

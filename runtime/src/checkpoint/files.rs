@@ -28,7 +28,7 @@ pub(super) const MOST_HEADER_BYTES: u64 = 32 << 20;
 
 /// How files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum FileAccess {
     /// The files are memory-mapped: nothing is copied, and only the pages that are used are read.
     /// If another process truncates a file or the disk fails, the process ends by a signal
     /// (SIGBUS); if another process writes to a file, tensors change that were checked already.
@@ -105,20 +105,20 @@ pub struct Tensors {
 
 impl Tensors {
     /// Maps one file, or every safetensors shard of a directory. The files must not be written while
-    /// they are mapped ([`Access::Mapped`]); if they may be, use [`Tensors::open_as`].
+    /// they are mapped ([`FileAccess::Mapped`]); if they may be, use [`Tensors::open_as`].
     ///
     /// # Errors
     /// A path that cannot be read, a file that is not valid safetensors or GGUF, a tensor that two
     /// shards hold.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        Self::open_as(path, Access::Mapped)
+        Self::open_as(path, FileAccess::Mapped)
     }
 
     /// [`Tensors::open`], memory-mapped or read into memory.
     ///
     /// # Errors
     /// As [`Tensors::open`].
-    pub fn open_as(path: &Path, access: Access) -> Result<Self, CheckpointError> {
+    pub fn open_as(path: &Path, access: FileAccess) -> Result<Self, CheckpointError> {
         let mut tensors = Self::default();
         for file in shards(path)? {
             tensors.take(&file, access)?;
@@ -169,13 +169,13 @@ impl Tensors {
         self.gguf.as_ref()
     }
 
-    fn take(&mut self, path: &Path, access: Access) -> Result<(), CheckpointError> {
+    fn take(&mut self, path: &Path, access: FileAccess) -> Result<(), CheckpointError> {
         let io = |error| CheckpointError::Io { path: path.to_owned(), error };
         // Checked before the file is opened: opening a pipe would wait for its writer.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(CheckpointError::NotAFile(path.to_owned()));
         }
-        if access == Access::Copied {
+        if access == FileAccess::Copied {
             let bytes = std::fs::read(path).map_err(io)?;
             return self.add(path, Bytes::Memory(bytes));
         }
@@ -183,7 +183,7 @@ impl Tensors {
         // SAFETY: the map is read-only and lives as long as every `Tensor` of it. As with every
         // mapped file, reads fault if another process truncates the file; the documentation says
         // so. Quantloom and the software that it reads from do not write checkpoints in place, and
-        // `Access::Copied` serves files that change.
+        // `FileAccess::Copied` serves files that change.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         self.add(path, Bytes::Map(map))
     }

@@ -33,7 +33,7 @@ pub enum Use {
 
 /// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RowSubject {
     /// A key of the configuration.
     Key,
     /// An object of the configuration that describes some layers.
@@ -46,7 +46,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The subject.
-    pub kind: Kind,
+    pub subject: RowSubject,
     /// The parts of the path; the name of a tensor.
     pub path: Vec<&'static str>,
     /// The verdict.
@@ -87,11 +87,11 @@ pub fn table(format: CheckpointFormat) -> Option<Table> {
 /// Reads a line; `None` if it is malformed, which `tests` checks for.
 fn row(line: &'static str) -> Option<Row> {
     let mut cells = line.splitn(3, " | ").map(str::trim);
-    let (kind, path) = cells.next()?.split_once(' ')?;
-    let kind = match kind {
-        "key" => Kind::Key,
-        "each" => Kind::Each,
-        "tensor" => Kind::Tensor,
+    let (subject, path) = cells.next()?.split_once(' ')?;
+    let subject = match subject {
+        "key" => RowSubject::Key,
+        "each" => RowSubject::Each,
+        "tensor" => RowSubject::Tensor,
         _ => return None,
     };
     let what = match cells.next().unwrap_or("used") {
@@ -102,8 +102,8 @@ fn row(line: &'static str) -> Option<Row> {
         "refused" => Use::Refused(Vec::new()),
         other => Use::Refused(other.strip_prefix("refused unless ")?.split('|').collect()),
     };
-    let path = if kind == Kind::Tensor { vec![path] } else { path.split('.').collect() };
-    Some(Row { kind, path, what, note: cells.next().unwrap_or_default() })
+    let path = if subject == RowSubject::Tensor { vec![path] } else { path.split('.').collect() };
+    Some(Row { subject, path, what, note: cells.next().unwrap_or_default() })
 }
 
 /// The result of checking a configuration.
@@ -130,7 +130,7 @@ impl Report {
         let mut report = Self::default();
         if let Some(table) = table(format) {
             let rows: Vec<&Row> =
-                table.rows.iter().filter(|row| row.kind != Kind::Tensor).collect();
+                table.rows.iter().filter(|row| row.subject != RowSubject::Tensor).collect();
             Walk { table: &table, report: &mut report }.object(
                 &config.value,
                 &rows,
@@ -189,7 +189,8 @@ impl Walk<'_> {
                     self.unknown(value, path, named("?").first().map(|row| &row.what));
                 }
             } else {
-                let ends = |row: &&&Row| row.path.len() == depth + 1 && row.kind == Kind::Key;
+                let ends =
+                    |row: &&&Row| row.path.len() == depth + 1 && row.subject == RowSubject::Key;
                 if let Some(row) = found.iter().find(ends) {
                     self.known(value, row, path);
                 }
@@ -252,7 +253,7 @@ impl Walk<'_> {
 
     fn refuse(&mut self, what: String, path: &[String]) {
         let matches = |row: &&Row| {
-            row.kind == Kind::Each
+            row.subject == RowSubject::Each
                 && row.path.len() < path.len()
                 && row.path.iter().zip(path).all(|(part, name)| *part == "*" || part == name)
         };
@@ -343,10 +344,10 @@ mod tests {
         for format in FAMILIES {
             let table = table(format).unwrap();
             for (at, row) in table.rows.iter().enumerate() {
-                let same = |other: &Row| other.kind == row.kind && other.path == row.path;
+                let same = |other: &Row| other.subject == row.subject && other.path == row.path;
                 assert!(!table.rows[..at].iter().any(same), "{format:?}: {:?} twice", row.path);
-                let silent =
-                    row.kind != Kind::Each && !matches!(row.what, Use::Used | Use::Reported);
+                let silent = row.subject != RowSubject::Each
+                    && !matches!(row.what, Use::Used | Use::Reported);
                 let unknown = row.path.last() == Some(&"?");
                 assert!(!silent || unknown || !row.note.is_empty(), "{format:?}: {:?}", row.path);
             }

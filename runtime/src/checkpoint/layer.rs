@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use super::CheckpointFormat;
 use super::config::shortened;
 use super::files::{Tensor, Tensors};
-use super::keys::{Kind, Table, Use};
+use super::keys::{RowSubject, Table, Use};
 use super::write::{element_dtype, tensor_name};
 use crate::backend::Backend;
 use crate::op::ProductError;
@@ -276,7 +276,10 @@ impl Layer {
             if name.contains('.') || self.stores.contains_key(name) {
                 continue;
             }
-            let row = table.rows.iter().find(|row| row.kind == Kind::Tensor && row.path == [name]);
+            let row = table
+                .rows
+                .iter()
+                .find(|row| row.subject == RowSubject::Tensor && row.path == [name]);
             let fault = |why: &str| {
                 let (tensor, why) = (tensor_name(&self.name, name), shortened(why.to_owned()));
                 Err(LayerError::of(&self.name, LayerProblem::OtherTensor { tensor, why }))

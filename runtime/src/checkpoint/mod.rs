@@ -41,8 +41,8 @@ pub use experts::{
     LAYER_TEXT_KEY, QuantisedExperts, Router, SharedExpert, StoredExperts,
 };
 pub use explicit_scheme::{ExplicitScheme, ExplicitSchemeError};
-pub use files::{Access, Tensor, Tensors};
-pub use gguf::{Gguf, GgufList, GgufProblem, GgufType, GgufValue};
+pub use files::{FileAccess, Tensor, Tensors};
+pub use gguf::{Gguf, GgufList, GgufProblem, GgufTensorLimit, GgufType, GgufValue};
 pub(crate) use gguf::{
     GgufEntry, default_keys, element_number, header as gguf_header,
     unwritable as unwritable_in_gguf,
@@ -199,7 +199,7 @@ pub struct Options {
     /// Whether the all-ones stored zero point of a GPTQ version 1 file means 0 instead of 2^bits.
     pub gptq_zero_wraps: bool,
     /// Whether files are memory-mapped, or read into memory.
-    pub access: Access,
+    pub access: FileAccess,
 }
 
 /// An opened checkpoint.
@@ -221,7 +221,7 @@ type RecognisedLayer = Result<Layer, Arc<CheckpointError>>;
 impl Checkpoint {
     /// Opens a `.safetensors` or `.gguf` file or a model directory and recognises its layers.
     ///
-    /// The files are memory-mapped ([`Access::Mapped`]): until the checkpoint and its tensors are
+    /// The files are memory-mapped ([`FileAccess::Mapped`]): until the checkpoint and its tensors are
     /// dropped, they must not be truncated, which would end the process by SIGBUS, or written. If
     /// they may be, use [`Checkpoint::open_with`] to read them into memory ([`Options::access`]).
     ///

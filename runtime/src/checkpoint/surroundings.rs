@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::config::read_json;
-use super::keys::{self, Kind};
+use super::keys::{self, RowSubject};
 use super::{Checkpoint, CheckpointError, Layer};
 
 impl Checkpoint {
@@ -16,7 +16,7 @@ impl Checkpoint {
         let table = keys::table(layer.format());
         let known = |name: &str| {
             let rows = table.iter().flat_map(|table| &table.rows);
-            let mut tensors = rows.filter(|row| row.kind == Kind::Tensor);
+            let mut tensors = rows.filter(|row| row.subject == RowSubject::Tensor);
             tensors.any(|row| row.path == [name])
         };
         let names = self.tensors.of_layer(layer.name()).map(|(name, _)| name);

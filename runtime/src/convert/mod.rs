@@ -1,7 +1,7 @@
 //! `convert`: a checkpoint's layers into another format, every value kept.
 //!
-//! In: a checkpoint and a format. Out: a [`Plan`], which says how the format stores each layer or why it
-//! does not; then a file or a folder of that format ([`Plan::write`]).
+//! In: a checkpoint and a format. Out: a [`ConversionPlan`], which says how the format stores each layer or why it
+//! does not; then a file or a folder of that format ([`ConversionPlan::write`]).
 //!
 //! One mechanism serves all pairs of formats. A layer is unpacked by its own scheme; the format lists the schemes
 //! that it may store such a layer by (`checkpoint::storage`), the smallest first; the first of them that holds all
@@ -26,11 +26,13 @@ use quantloom_dsl::{Activation, Scheme};
 
 use crate::checkpoint::storage::{Storage, StoredLayer, Variant, Wanted, variants};
 use crate::checkpoint::{
-    Checkpoint, CheckpointFormat, Layer, element_number, tensor_name, unwritable_in_gguf,
+    Checkpoint, CheckpointFormat, Dtype, GgufTensorLimit, Layer, LayerFault, element_number,
+    tensor_name, unwritable_in_gguf,
 };
 use crate::tensor::float_format;
 use crate::unpacked::{UnpackError, Unpacked};
 
+pub use crate::checkpoint::storage::SettingConflict;
 pub use inexact::Inexact;
 pub use output::{ConvertError, Output};
 pub use proof::ProofError;
@@ -48,10 +50,13 @@ pub struct Options {
 /// Why a layer or a tensor cannot be converted.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum Unconvertible {
     /// The layer cannot be read.
     #[error("it cannot be read: {0}")]
-    Source(String),
+    Layer(LayerFault),
+    /// The layer's values cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unpack(Box<UnpackError>),
     /// The format is read and not written.
     #[error("{0} is not written")]
     Format(&'static str),
@@ -75,11 +80,29 @@ pub enum Refusal {
         why: Box<Inexact>,
     },
     /// The layer differs from others in what the format says of all layers alike.
-    #[error("{0}")]
-    Apart(String),
+    #[error(transparent)]
+    Apart(SettingConflict),
     /// The format has no such tensor.
+    #[error(transparent)]
+    Tensor(TensorLimit),
+}
+
+/// Why an output cannot have a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorLimit {
+    /// GGUF has no type for these elements.
+    #[error("ggml has no type for elements of {0:?}")]
+    Elements(Dtype),
+    /// GGUF has no tensor of this name and these dimensions.
+    #[error(transparent)]
+    Gguf(#[from] GgufTensorLimit),
+    /// A layer's tensor, as the format calls it, and a copied one have one name.
+    #[error("another tensor would have this name too")]
+    Twice,
+    /// What the writer of the output's header says.
     #[error("{0}")]
-    Tensor(String),
+    Header(String),
 }
 
 /// A layer, and how the format stores it.
@@ -93,7 +116,7 @@ pub struct PlannedLayer {
     pub from: Option<Scheme>,
     /// Bytes of its tensors.
     pub bytes: u64,
-    outcome: Result<Storage, Refusal>,
+    outcome: Result<Storage, Unconvertible>,
 }
 
 impl PlannedLayer {
@@ -101,7 +124,7 @@ impl PlannedLayer {
     ///
     /// # Errors
     /// Why it does not.
-    pub fn target(&self) -> Result<&str, &Refusal> {
+    pub fn target(&self) -> Result<&str, &Unconvertible> {
         self.outcome.as_ref().map(|storage| storage.label.as_str())
     }
 
@@ -113,7 +136,7 @@ impl PlannedLayer {
 
 /// What a conversion will do.
 #[derive(Debug)]
-pub struct Plan<'c> {
+pub struct ConversionPlan<'c> {
     checkpoint: &'c Checkpoint,
     format: CheckpointFormat,
     options: Options,
@@ -121,14 +144,14 @@ pub struct Plan<'c> {
     /// Tensors that are copied.
     copied: Vec<String>,
     /// Those that the format cannot have.
-    refused: Vec<(String, Refusal)>,
+    refused: Vec<(String, Unconvertible)>,
     /// Tensors of layers that their schemes do not have: left out, with the layers that have them.
     left_out: BTreeMap<String, u64>,
     /// The format's configuration.
     config: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-impl<'c> Plan<'c> {
+impl<'c> ConversionPlan<'c> {
     /// Looks for the way in which a format stores each layer. `progress` is called with the number of
     /// further weights that are done.
     pub fn new(
@@ -143,22 +166,22 @@ impl<'c> Plan<'c> {
         let mut found: Vec<Vec<PlannedLayer>> = variants.iter().map(|_| Vec::new()).collect();
         let mut unwritten = Vec::new();
         for (name, layer) in checkpoint.layers() {
-            let layer = layer.map_err(|fault| Refusal::Source(fault.to_string()));
+            let layer = layer.map_err(Unconvertible::Layer);
             let layer = layer.and_then(|layer| match layer.format() {
                 // Its state is in several tensors, of which the reader makes those of a scheme.
-                CheckpointFormat::BitsAndBytes => Err(Refusal::From(layer.format().name())),
+                CheckpointFormat::BitsAndBytes => Err(Unconvertible::From(layer.format().name())),
                 _ => Ok(layer),
             });
             let unpacked = layer.and_then(|layer| {
                 let unpacked = unpack(layer, options);
-                Ok((layer, unpacked.map_err(|error| Refusal::Source(error.to_string()))?))
+                Ok((layer, unpacked.map_err(|error| Unconvertible::Unpack(Box::new(error)))?))
             });
             for (variant, found) in variants.iter().zip(&mut found) {
                 found.push(planned(name, &unpacked, format, variant, &mut probed));
             }
             if variants.is_empty() {
                 let (from, shape) = (None, None);
-                let outcome = Err(Refusal::Format(format.name()));
+                let outcome = Err(Unconvertible::Format(format.name()));
                 unwritten.push(PlannedLayer {
                     name: name.to_owned(),
                     shape,
@@ -217,7 +240,7 @@ impl<'c> Plan<'c> {
     }
 
     /// Tensors that are copied, and those of them that the format cannot have.
-    pub fn copied(&self) -> (&[String], &[(String, Refusal)]) {
+    pub fn copied(&self) -> (&[String], &[(String, Unconvertible)]) {
         (&self.copied, &self.refused)
     }
 
@@ -258,7 +281,7 @@ fn unpack(layer: &Layer, options: Options) -> Result<Unpacked, UnpackError> {
 /// How a variant of a format stores a layer.
 fn planned(
     name: &str,
-    layer: &Result<(&Layer, Unpacked), Refusal>,
+    layer: &Result<(&Layer, Unpacked), Unconvertible>,
     format: CheckpointFormat,
     variant: &Variant,
     probed: &mut HashSet<(String, Shape)>,
@@ -283,7 +306,7 @@ fn stored(
     format: CheckpointFormat,
     variant: &Variant,
     probed: &mut HashSet<(String, Shape)>,
-) -> Result<Storage, Refusal> {
+) -> Result<Storage, Unconvertible> {
     let shape = unpacked.shape();
     let mut nearest: Option<(String, Inexact, bool)> = None;
     for mut storage in (variant.storages)(&Wanted { from: unpacked.scheme() }) {
@@ -303,7 +326,8 @@ fn stored(
             let tensors = LayerTensors::new(name, shape, &storage, &slots);
             let tensors = tensors.map_err(|error| inexact(error.to_string()))?;
             let layers = [StoredLayer { name, shape, storage: &storage }];
-            let config = (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what))?;
+            let config =
+                (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what.to_string()))?;
             proof::probe(format, &storage, shape, &tensors, config).map_err(inexact)?;
             probed.insert(key);
             Ok(middle)
@@ -328,9 +352,9 @@ fn stored(
     Err(match nearest {
         Some((nearest, why, _)) => {
             let nearest = if why.of_format() { format.name().to_owned() } else { nearest };
-            Refusal::Inexact { nearest, why: Box::new(why) }
+            Unconvertible::Inexact { nearest, why: Box::new(why) }
         }
-        None => Refusal::Codes { format: format.name(), stores: variant.stores },
+        None => Unconvertible::Codes { format: format.name(), stores: variant.stores },
     })
 }
 
@@ -354,7 +378,7 @@ fn configured(
             Ok(config) => return config,
             Err((at, why)) => {
                 let at = positions[at];
-                layers[at].outcome = Err(Refusal::Apart(why));
+                layers[at].outcome = Err(Unconvertible::Apart(why));
             }
         }
     }
@@ -395,20 +419,20 @@ fn refused(
     checkpoint: &Checkpoint,
     format: CheckpointFormat,
     copied: &[String],
-) -> Vec<(String, Refusal)> {
+) -> Vec<(String, Unconvertible)> {
     let mut found = Vec::new();
     for name in copied {
         let Some(tensor) = checkpoint.tensors().get(name) else { continue };
         let what = if format == CheckpointFormat::Gguf {
             let dims: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
             match element_number(tensor.dtype()) {
-                None => Some(format!("ggml has no type for elements of {:?}", tensor.dtype())),
-                Some(_) => unwritable_in_gguf(name, &dims),
+                None => Some(TensorLimit::Elements(tensor.dtype())),
+                Some(_) => unwritable_in_gguf(name, &dims).map(TensorLimit::Gguf),
             }
         } else {
             None
         };
-        found.extend(what.map(|what| (name.clone(), Refusal::Tensor(what))));
+        found.extend(what.map(|what| (name.clone(), Unconvertible::Tensor(what))));
     }
     found
 }
@@ -473,11 +497,12 @@ fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> BTreeSet<String
 
 /// A layer that was read when the plan was made.
 fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<&'c Layer, ConvertError> {
-    checkpoint.layer(name).map_err(|fault| ConvertError::Source(fault.to_string()))
+    Ok(checkpoint.layer(name)?)
 }
 
 /// The values of a layer.
 fn values(layer: &Layer, options: Options) -> Result<Unpacked, ConvertError> {
-    let fault = |error| ConvertError::Source(format!("layer \"{}\": {error}", layer.name()));
+    let fault =
+        |error| ConvertError::Unpack { layer: layer.name().to_owned(), error: Box::new(error) };
     unpack(layer, options).map_err(fault)
 }

@@ -8,13 +8,16 @@ use std::slice;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
-use super::{Plan, ProofError, Refusal, proof, read, recode, values};
+use super::{
+    ConversionPlan, Inexact, ProofError, TensorLimit, Unconvertible, proof, read, recode, values,
+};
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointFormat, Entry, GgufEntry, Writer, default_keys,
-    element_dtype, element_number, gguf_header, header, tensor_name, unwritable_in_gguf,
+    Checkpoint, CheckpointError, CheckpointFormat, Entry, GgufEntry, LayerFault, Writer,
+    default_keys, element_dtype, element_number, gguf_header, header, tensor_name,
+    unwritable_in_gguf,
 };
 use crate::pack::Slots;
 use crate::unpacked::UnpackError;
@@ -41,9 +44,23 @@ pub enum ConvertError {
     /// Some layers or tensors cannot be converted.
     #[error("{0} layers or tensors cannot be converted")]
     Refused(usize),
-    /// The source cannot be read.
-    #[error("{0}")]
-    Source(String),
+    /// A layer cannot be read.
+    #[error(transparent)]
+    Layer(#[from] LayerFault),
+    /// The values of a layer cannot be read.
+    #[error("layer \"{layer}\": {error}")]
+    Unpack {
+        /// The layer.
+        layer: String,
+        /// Why.
+        error: Box<UnpackError>,
+    },
+    /// A layer that the plan refuses.
+    #[error(transparent)]
+    Unconvertible(#[from] Unconvertible),
+    /// A layer whose values are no longer those that were planned for.
+    #[error(transparent)]
+    Inexact(#[from] Inexact),
     /// A file of the source beside its tensors cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -246,7 +263,7 @@ enum Content {
     Copied,
 }
 
-impl Plan<'_> {
+impl ConversionPlan<'_> {
     /// Writes the output and reads it back. `progress` is called with the number of further weights that
     /// are written, and again as they are compared.
     ///
@@ -270,14 +287,16 @@ impl Plan<'_> {
 
     /// What the output's header cannot have, found without the bytes of tensors: a tensor's name, or `the output`,
     /// and why.
-    pub(super) fn not_in_a_header(&self) -> Option<(String, Refusal)> {
-        let refusal = |name: &str, what: String| Some((name.to_owned(), Refusal::Tensor(what)));
+    pub(super) fn not_in_a_header(&self) -> Option<(String, Unconvertible)> {
+        let refusal =
+            |name: &str, what: TensorLimit| Some((name.to_owned(), Unconvertible::Tensor(what)));
+        let unwritten = |what: String| refusal("the output", TensorLimit::Header(what));
         let mut planned = match self.planned() {
             Ok(planned) => planned,
             Err(ConvertError::Twice(name)) => {
-                return refusal(&name, "another tensor would have this name too".to_owned());
+                return refusal(&name, TensorLimit::Twice);
             }
-            Err(error) => return refusal("the output", error.to_string()),
+            Err(error) => return unwritten(error.to_string()),
         };
         let known: HashSet<&String> = self.refused.iter().map(|(name, _)| name).collect();
         planned.retain(|planned| !known.contains(&planned.entry.name));
@@ -289,7 +308,7 @@ impl Plan<'_> {
                 |planned: &Planned| header(slice::from_ref(&planned.entry), &BTreeMap::new());
             planned.iter().try_for_each(|planned| alone(planned).map(drop))
         };
-        checked.err().and_then(|error| refusal("the output", error.to_string()))
+        checked.err().and_then(|error| unwritten(error.to_string()))
     }
 
     /// The header of a GGUF file, and the alignment of its tensors.
@@ -463,11 +482,9 @@ impl Plan<'_> {
     /// The tensors of a layer by their full names.
     fn packed(&self, at: usize) -> Result<HashMap<String, Vec<u8>>, ConvertError> {
         let planned = &self.layers[at];
-        let fault = |what: String| ConvertError::Source(what);
-        let storage = planned.outcome.as_ref().map_err(|refusal| fault(refusal.to_string()))?;
+        let storage = planned.outcome.as_ref().map_err(Clone::clone)?;
         let unpacked = values(read(self.checkpoint, &planned.name)?, self.options)?;
-        let slots = recode::recode(&unpacked, &storage.scheme, storage.whole);
-        let slots = slots.map_err(|inexact| fault(inexact.to_string()))?;
+        let slots = recode::recode(&unpacked, &storage.scheme, storage.whole)?;
         let tensors = LayerTensors::new(&planned.name, unpacked.shape(), storage, &slots);
         let pack =
             |error| ConvertError::Pack { layer: planned.name.clone(), error: Box::new(error) };

@@ -5,7 +5,7 @@ use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value};
 
 use super::output::{LayerTensors, file_in_memory};
-use super::{Plan, read, values};
+use super::{ConversionPlan, read, values};
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{Checkpoint, CheckpointFormat, Options as Reading};
 use crate::unpacked::Unpacked;
@@ -92,7 +92,7 @@ const CHUNK: u64 = 1 << 22;
 
 /// Compares an output with its source.
 pub(super) fn compare(
-    plan: &Plan<'_>,
+    plan: &ConversionPlan<'_>,
     written: &Checkpoint,
     progress: &dyn Fn(u64),
 ) -> Result<(), ProofError> {

@@ -130,22 +130,22 @@ struct Recoder<'a> {
     minus: f64,
 }
 
-/// The place of a group: an expert, its first row, its first column.
+/// Where a group begins: an expert, its first row, its first column.
 #[derive(Clone, Copy)]
-struct Place {
+struct GroupOrigin {
     e: u64,
     n: u64,
     k: u64,
 }
 
 impl Recoder<'_> {
-    /// The layer's number of a component for a group that begins at a place. An order of columns is not looked
+    /// The layer's number of a component for a group that begins at an origin. An order of columns is not looked
     /// at: column k is one of the group that has the number of k.
-    fn at(&self, component: Component, place: Place) -> Option<f64> {
+    fn at(&self, component: Component, origin: GroupOrigin) -> Option<f64> {
         let (granularity, values) = self.from.grouped_values(component)?;
         let (rows, cols) = granularity.elements(self.shape);
-        let row = place.e * rows + granularity.rows.group(place.n);
-        values.get((row * cols + granularity.cols.group(place.k)) as usize).copied()
+        let row = origin.e * rows + granularity.rows.group(origin.n);
+        values.get((row * cols + granularity.cols.group(origin.k)) as usize).copied()
     }
 
     /// The levels of scales or shifts of the layer.
@@ -158,11 +158,11 @@ impl Recoder<'_> {
         (0u8..).zip(&self.from.scheme().shifts).map(|(at, _)| Component::Shift(at)).collect()
     }
 
-    /// The product of some levels of scales at a place; `None` if it is not exact. A product of none is 1.
-    fn scale_of(&self, levels: &[(Component, bool)], place: Place) -> Option<f64> {
+    /// The product of some levels of scales at an origin; `None` if it is not exact. A product of none is 1.
+    fn scale_of(&self, levels: &[(Component, bool)], origin: GroupOrigin) -> Option<f64> {
         let mut product: Option<f64> = None;
         for (component, divide) in levels {
-            let value = self.at(*component, place)?;
+            let value = self.at(*component, origin)?;
             product = Some(match (product, divide) {
                 (None, false) => value,
                 (None, true) => exact::quotient(1.0, value)?,
@@ -173,25 +173,25 @@ impl Recoder<'_> {
         Some(product.unwrap_or(1.0))
     }
 
-    /// t at a place: the product of the shift levels, or what zero points make of it.
-    fn shift_of(&self, place: Place) -> Option<f64> {
+    /// t at an origin: the product of the shift levels, or what zero points make of it.
+    fn shift_of(&self, origin: GroupOrigin) -> Option<f64> {
         let levels = self.shift_levels();
         if levels.is_empty() {
-            let Some(zero) = self.at(Component::Zero, place) else { return Some(0.0) };
-            return exact::product(-zero, self.scale_of(&self.scale_levels(), place)?);
+            let Some(zero) = self.at(Component::Zero, origin) else { return Some(0.0) };
+            return exact::product(-zero, self.scale_of(&self.scale_levels(), origin)?);
         }
-        let first = self.at(*levels.first()?, place)?;
+        let first = self.at(*levels.first()?, origin)?;
         levels[1..]
             .iter()
-            .try_fold(first, |all, level| exact::product(all, self.at(*level, place)?))
+            .try_fold(first, |all, level| exact::product(all, self.at(*level, origin)?))
     }
 
-    /// z at a place: the zero point, or what shifts make of it.
-    fn zero_of(&self, place: Place) -> Option<f64> {
+    /// z at an origin: the zero point, or what shifts make of it.
+    fn zero_of(&self, origin: GroupOrigin) -> Option<f64> {
         if self.from.scheme().shifts.is_empty() {
-            return Some(self.at(Component::Zero, place).unwrap_or(0.0));
+            return Some(self.at(Component::Zero, origin).unwrap_or(0.0));
         }
-        let (shift, scale) = (self.shift_of(place)?, self.scale_of(&self.scale_levels(), place)?);
+        let (shift, scale) = (self.shift_of(origin)?, self.scale_of(&self.scale_levels(), origin)?);
         if shift == 0.0 { Some(0.0) } else { exact::quotient(-shift, scale) }
     }
 
@@ -218,14 +218,14 @@ impl Recoder<'_> {
         slots: &mut Slots,
         component: Component,
         number: Number,
-        value: &dyn Fn(Place) -> Option<f64>,
+        value: &dyn Fn(GroupOrigin) -> Option<f64>,
         code: &dyn Fn(f64) -> Option<u32>,
     ) -> Result<(), Inexact> {
         let Some(granularity) = self.to.granularity(component) else { return Ok(()) };
         let mut codes = Vec::new();
-        for place in places(granularity, self.shape) {
-            let (n, k) = (place.n, place.k);
-            let value = value(place).ok_or_else(|| self.not_merged(component, place))?;
+        for origin in origins(granularity, self.shape) {
+            let (n, k) = (origin.n, origin.k);
+            let value = value(origin).ok_or_else(|| self.not_merged(component, origin))?;
             let code = code(value).ok_or(Inexact::Value { component, n, k, value, number })?;
             codes.push(code);
         }
@@ -234,8 +234,8 @@ impl Recoder<'_> {
     }
 
     /// Why the number of a component is not computed exactly.
-    fn not_merged(&self, component: Component, place: Place) -> Inexact {
-        let Place { n, k, .. } = place;
+    fn not_merged(&self, component: Component, origin: GroupOrigin) -> Inexact {
+        let GroupOrigin { n, k, .. } = origin;
         match component {
             Component::Zero if !self.from.scheme().shifts.is_empty() => {
                 Inexact::NoZeroPoint { n, k }
@@ -248,7 +248,7 @@ impl Recoder<'_> {
                     levels.get(usize::from(level))
                 };
                 let alone = self.to.scales.len() > 1 || levels.len() == 1;
-                let value = own.and_then(|(own, _)| self.at(*own, place));
+                let value = own.and_then(|(own, _)| self.at(*own, origin));
                 match value.filter(|_| alone) {
                     Some(value) => Inexact::Reciprocal { component, n, k, value },
                     None => Inexact::Merge { component, n, k },
@@ -274,12 +274,12 @@ impl Recoder<'_> {
             let of: Vec<Component> = own.iter().map(|(component, _)| *component).collect();
             self.within(component, &of)?;
             let Some(number) = level.stored_number() else { continue };
-            let value = |place: Place| {
+            let value = |origin: GroupOrigin| {
                 // A divisor is stored as it is.
                 if let ([(component, true)], true) = (own, level.divide) {
-                    return self.at(*component, place);
+                    return self.at(*component, origin);
                 }
-                let scale = self.scale_of(own, place)?;
+                let scale = self.scale_of(own, origin)?;
                 if level.divide { exact::quotient(1.0, scale) } else { Some(scale) }
             };
             let code = |value: f64| {
@@ -309,9 +309,9 @@ impl Recoder<'_> {
         }
         if let Some(zero) = self.to.zero {
             self.within(Component::Zero, if kept { &[Component::Zero] } else { &all })?;
-            let value = |place: Place| match kept {
-                true => self.at(Component::Zero, place),
-                false => exact::sum(self.zero_of(place)?, self.minus),
+            let value = |origin: GroupOrigin| match kept {
+                true => self.at(Component::Zero, origin),
+                false => exact::sum(self.zero_of(origin)?, self.minus),
             };
             let code = |value: f64| {
                 let code = zero.kind.encode(value);
@@ -330,12 +330,12 @@ impl Recoder<'_> {
             } else {
                 self.within(component, &all)?;
             }
-            let value = |place: Place| {
+            let value = |origin: GroupOrigin| {
                 if kept {
-                    return self.at(component, place);
+                    return self.at(component, origin);
                 }
-                let scale = self.scale_of(&self.scale_levels(), place)?;
-                exact::sum(self.shift_of(place)?, -exact::product(self.minus, scale)?)
+                let scale = self.scale_of(&self.scale_levels(), origin)?;
+                exact::sum(self.shift_of(origin)?, -exact::product(self.minus, scale)?)
             };
             let code = |value: f64| {
                 let code = exact::code(level.number, level.stored_value(value))?;
@@ -411,9 +411,9 @@ impl Recoder<'_> {
             for (k, (out, code)) in out.iter_mut().zip(codes).enumerate() {
                 let (table, added) = if per_group {
                     let column = self.column(e, k as u64);
-                    let place = Place { e, n, k: column };
-                    let merge = || self.not_merged(Component::Zero, place);
-                    let added = -self.zero_of(place).ok_or_else(merge)?;
+                    let origin = GroupOrigin { e, n, k: column };
+                    let merge = || self.not_merged(Component::Zero, origin);
+                    let added = -self.zero_of(origin).ok_or_else(merge)?;
                     (&*tables.entry(added.to_bits()).or_insert_with(|| table(added)), added)
                 } else {
                     (&all, added)
@@ -456,7 +456,7 @@ fn part_of(small: GroupSize, large: GroupSize, extent: u64) -> bool {
 }
 
 /// Where each group begins, in the order of its elements.
-fn places(granularity: Granularity, shape: Shape) -> impl Iterator<Item = Place> {
+fn origins(granularity: Granularity, shape: Shape) -> impl Iterator<Item = GroupOrigin> {
     let (rows, cols) = granularity.elements(shape);
     let step = |grain: GroupSize, extent: u64| match grain {
         GroupSize::Each(count) => u64::from(count),
@@ -464,6 +464,7 @@ fn places(granularity: Granularity, shape: Shape) -> impl Iterator<Item = Place>
     };
     let (by_n, by_k) = (step(granularity.rows, shape.n), step(granularity.cols, shape.k));
     (0..shape.experts).flat_map(move |e| {
-        (0..rows).flat_map(move |r| (0..cols).map(move |c| Place { e, n: r * by_n, k: c * by_k }))
+        (0..rows)
+            .flat_map(move |r| (0..cols).map(move |c| GroupOrigin { e, n: r * by_n, k: c * by_k }))
     })
 }

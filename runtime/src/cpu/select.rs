@@ -70,11 +70,12 @@ pub enum Rejection {
          without zero points; the weight's are {0}"
     )]
     FloatCodes(String),
-    /// Integer products need an int8 activation.
+    /// Integer products need an int8 activation; the scheme's first one is of this type, `None` if it has none.
     #[error(
-        "integer products need an activation quantised to integers of at most 8 bits, this one is {0}"
+        "integer products need an activation quantised to integers of at most 8 bits, this one is {}",
+        .0.map_or("not given".to_owned(), |number| number.to_string())
     )]
-    Activation(String),
+    Activation(Option<Number>),
     /// Scales of x by groups need its columns in their order.
     #[error(
         "integer products with an activation scale per {0} columns need columns of the weight in their \
@@ -190,11 +191,11 @@ fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
     }
     let quantiser = match scheme.activations.first() {
         Some(Activation::Quantised(quantiser)) => quantiser,
-        Some(Activation::Float(number)) => return Some(Rejection::Activation(number.to_string())),
-        None => return Some(Rejection::Activation("not given".to_owned())),
+        Some(Activation::Float(number)) => return Some(Rejection::Activation(Some(*number))),
+        None => return Some(Rejection::Activation(None)),
     };
     if !matches!(quantiser.code, Number::Int(1..=8)) {
-        return Some(Rejection::Activation(quantiser.code.to_string()));
+        return Some(Rejection::Activation(Some(quantiser.code)));
     }
     let of_x = activation_columns(quantiser, shape);
     if let Some(columns) = of_x {

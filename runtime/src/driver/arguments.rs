@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 
 use super::tensor_map::TensorMap;
-use crate::source::{Access, Count, LaunchRule, ParameterKind, Problem, Scalar};
+use crate::source::{Access, Count, LaunchRule, ParameterKind, ProblemSize, Scalar};
 
 /// The allocation that memory is part of, of the type that its backend has: what a launch keeps, and
 /// puts in order with other streams.
@@ -181,7 +181,11 @@ enum Value<'a> {
     Map(&'a TensorMap<'a>),
 }
 
-fn count(rule: &Count, problem: &Problem, what: &dyn Fn() -> String) -> Result<u64, LaunchFault> {
+fn count(
+    rule: &Count,
+    problem: &ProblemSize,
+    what: &dyn Fn() -> String,
+) -> Result<u64, LaunchFault> {
     let fault = || LaunchFault::Rule { what: what(), rule: rule.to_string() };
     rule.of(problem).ok_or_else(fault)
 }
@@ -198,7 +202,11 @@ impl Sizes {
     ///
     /// # Errors
     /// See [`LaunchFault`].
-    pub fn new(rule: &LaunchRule, problem: &Problem, limits: Limits) -> Result<Self, LaunchFault> {
+    pub fn new(
+        rule: &LaunchRule,
+        problem: &ProblemSize,
+        limits: Limits,
+    ) -> Result<Self, LaunchFault> {
         let mut grid = [0; 3];
         for axis in 0..3 {
             let what = || format!("the number of blocks along {}", AXES[axis]);
@@ -267,7 +275,7 @@ impl<'a> Prepared<'a> {
     /// See [`LaunchFault`].
     pub fn new(
         rule: &LaunchRule,
-        problem: &Problem,
+        problem: &ProblemSize,
         limits: Limits,
         arguments: &'a [Argument<'a>],
     ) -> Result<Self, LaunchFault> {

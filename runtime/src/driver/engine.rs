@@ -1,6 +1,6 @@
 //! Products in an engine's own memory, on an engine's own stream.
 //!
-//! In: a [`Plan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
+//! In: a [`ProductPlan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
 //! driver is asked for the thread's context and for the launches, for a copy of x where its rows have gaps,
 //! and for nothing else: no memory, no wait, no lock of ours. So a graph may capture it, whoever captures.
 
@@ -14,8 +14,8 @@ use super::error::DriverError;
 use super::executor::{DriverExecutor, Ready};
 use super::functions::Handle;
 use super::tensor_map::RawTensorMap;
-use crate::gpu::plan::{Chunk, Place, ReadyLaunch, WORKSPACE_ALIGN};
-use crate::gpu::{Plan, WorkspaceBytes};
+use crate::gpu::plan::{BufferLocation, Chunk, ReadyLaunch, WORKSPACE_ALIGN};
+use crate::gpu::{ProductPlan, WorkspaceBytes};
 use crate::source::{BufferRole, Storage};
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
@@ -84,16 +84,16 @@ impl Memory {
         Self { y: self.y + chunk.y_bytes, ..self }
     }
 
-    fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, place: Place) -> u64 {
-        match place {
-            Place::Constant(at) => chunk.constants[at].memory.read().address(),
-            Place::Input(role) => self.inputs.of(role),
-            Place::Y => self.y,
-            Place::Workspace(at) => match chunk.workplaces[at] {
-                workplace if workplace.storage == Storage::Counters => {
-                    self.workspace + workplace.offset
+    fn of<D: DriverApi>(self, chunk: &Chunk<DriverExecutor<D>>, location: BufferLocation) -> u64 {
+        match location {
+            BufferLocation::Constant(at) => chunk.constants[at].memory.read().address(),
+            BufferLocation::Input(role) => self.inputs.of(role),
+            BufferLocation::Y => self.y,
+            BufferLocation::Workspace(at) => match chunk.workspace_buffers[at] {
+                workspace_buffer if workspace_buffer.storage == Storage::Counters => {
+                    self.workspace + workspace_buffer.offset
                 }
-                workplace => self.workspace_end - workplace.offset,
+                workspace_buffer => self.workspace_end - workspace_buffer.offset,
             },
         }
     }
@@ -125,12 +125,12 @@ pub(super) fn address(
     Ok(address)
 }
 
-impl<D: DriverApi> Plan<DriverExecutor<D>> {
+impl<D: DriverApi> ProductPlan<DriverExecutor<D>> {
     /// Queues `y = x w^T (+ bias)` on a stream, a `CUstream`, `cudaStream_t` or `hipStream_t`.
     ///
-    /// x is [M, K] of [`Plan::element`], y [M, N] of [`Plan::output`], both in rows without gaps (else
-    /// [`Plan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or more. All
-    /// three begin at multiples of 16 bytes.
+    /// x is [M, K] of [`ProductPlan::element`], y [M, N] of [`ProductPlan::output`], both in rows without gaps (else
+    /// [`ProductPlan::launch_strided`]). The workspace has [`WorkspaceBytes::total`](crate::gpu::WorkspaceBytes::total) bytes or
+    /// more. All three begin at multiples of 16 bytes.
     ///
     /// With `overlap` the first kernel may start before the work that is queued before it has ended
     /// (programmatic dependent launch): it loads weights, and waits before it reads x or writes.
@@ -168,22 +168,22 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
         unsafe { self.queue(&current, Handle(stream), memory, [overlap; 2]) }
     }
 
-    /// The workspace of [`Plan::launch_strided`]: that of a launch, and x without gaps.
+    /// The workspace of [`ProductPlan::launch_strided`]: that of a launch, and x without gaps.
     pub fn strided_workspace(&self) -> WorkspaceBytes {
         let WorkspaceBytes { counters, scratch } = self.workspace();
         let x = self.x_bytes().next_multiple_of(WORKSPACE_ALIGN);
         WorkspaceBytes { counters, scratch: scratch.saturating_add(x) }
     }
 
-    /// As [`Plan::launch`], of rows of x each of which begins `stride` elements after the one before, at
+    /// As [`ProductPlan::launch`], of rows of x each of which begins `stride` elements after the one before, at
     /// any address. Kernels take rows without gaps, so that a copy of M * K elements into the workspace,
-    /// which has [`Plan::strided_workspace`], goes before them on the stream. x is not copied if `stride`
+    /// which has [`ProductPlan::strided_workspace`], goes before them on the stream. x is not copied if `stride`
     /// is K.
     ///
     /// With `overlap` kernels may start early, but for the first, which waits for the copy.
     ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// As [`ProductPlan::launch`].
     ///
     /// # Errors
     /// As there; a stride below K.
@@ -245,7 +245,7 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
     /// Queues the plan's launches. With `overlap` the first may start early, and the others.
     ///
     /// # Safety
-    /// As [`Plan::launch`], whose addresses `memory` has.
+    /// As [`ProductPlan::launch`], whose addresses `memory` has.
     unsafe fn queue(
         &self,
         current: &Current<'_, D>,
@@ -271,7 +271,7 @@ impl<D: DriverApi> Plan<DriverExecutor<D>> {
 /// Queues one launch.
 ///
 /// # Safety
-/// As [`Plan::launch`], whose addresses `memory` has.
+/// As [`ProductPlan::launch`], whose addresses `memory` has.
 pub(super) unsafe fn queue<D: DriverApi>(
     current: &Current<'_, D>,
     stream: Handle,
@@ -282,8 +282,8 @@ pub(super) unsafe fn queue<D: DriverApi>(
     let Ready { kernel, sizes, maps } = &launch.ready;
     let mut encoded = [RawTensorMap::EMPTY; MAPS];
     for (map, (buffer, bytes, shape)) in encoded.iter_mut().zip(maps) {
-        let (place, _) = launch.slots[*buffer];
-        *map = RawTensorMap::encoded(current, memory.of(chunk, place), *bytes, shape)?;
+        let (location, _) = launch.slots[*buffer];
+        *map = RawTensorMap::encoded(current, memory.of(chunk, location), *bytes, shape)?;
     }
     let mut slots = launch.slots.iter();
     let mut maps = encoded.iter_mut();
@@ -298,7 +298,7 @@ pub(super) unsafe fn queue<D: DriverApi>(
             }
             // Scalars are refused when a kernel is made ready.
             Expected::Buffer { .. } | Expected::Scalar(_) => {
-                values[at] = slots.next().map_or(0, |(place, _)| memory.of(chunk, *place));
+                values[at] = slots.next().map_or(0, |(location, _)| memory.of(chunk, *location));
                 (&raw mut values[at]).cast()
             }
         };

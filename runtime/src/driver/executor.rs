@@ -14,7 +14,7 @@ use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
 use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
 use crate::image_cache::ImageCache;
-use crate::source::{KernelKey, LaunchRule, ParameterKind, Problem};
+use crate::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize};
 
 /// A device, the source of its kernels, and the stream on which they run.
 pub struct DriverExecutor<D: DriverApi> {
@@ -39,7 +39,7 @@ impl<D: DriverApi> DriverExecutor<D> {
 
     /// A stream and its device, with the images that are kept on this machine: those of an engine, by
     /// [`Stream::from_raw`]. Weights are prepared on the stream; products of a
-    /// [`Plan`](crate::gpu::Plan) may be queued on any of its context.
+    /// [`ProductPlan`](crate::gpu::ProductPlan) may be queued on any of its context.
     ///
     /// # Errors
     /// A device that no kernels are made for.
@@ -115,7 +115,11 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
         kernel.rule()
     }
 
-    fn ready(&self, kernel: &Arc<Kernel<D>>, problem: &Problem) -> Result<Ready<D>, DriverError> {
+    fn ready(
+        &self,
+        kernel: &Arc<Kernel<D>>,
+        problem: &ProblemSize,
+    ) -> Result<Ready<D>, DriverError> {
         Ready::new(kernel, problem)
     }
 
@@ -172,7 +176,7 @@ pub struct Ready<D: DriverApi> {
 }
 
 impl<D: DriverApi> Ready<D> {
-    fn new(kernel: &Arc<Kernel<D>>, problem: &Problem) -> Result<Self, DriverError> {
+    fn new(kernel: &Arc<Kernel<D>>, problem: &ProblemSize) -> Result<Self, DriverError> {
         let parameters = &kernel.rule().parameters;
         let refused = |what| DriverError::NotPlanned { entry: kernel.entry().to_owned(), what };
         if parameters.iter().any(|parameter| matches!(parameter.kind, ParameterKind::Scalar(_))) {

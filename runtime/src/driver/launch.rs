@@ -9,7 +9,7 @@ use super::error::DriverError;
 use super::module::Kernel;
 use super::order::Use;
 use super::stream::Stream;
-use crate::source::{Access, Problem};
+use crate::source::{Access, ProblemSize};
 
 impl<D: DriverApi> Kernel<D> {
     /// Queues the kernel on a stream for a problem.
@@ -35,7 +35,7 @@ impl<D: DriverApi> Kernel<D> {
     pub unsafe fn launch(
         &self,
         stream: &Stream<D>,
-        problem: &Problem,
+        problem: &ProblemSize,
         overlap: bool,
         arguments: &[Argument<'_>],
     ) -> Result<(), DriverError> {
@@ -44,7 +44,7 @@ impl<D: DriverApi> Kernel<D> {
     }
 
     /// The sizes of a launch for a problem. The kernel may use that much shared memory from now on.
-    pub(crate) fn sizes(&self, problem: &Problem) -> Result<Sizes, DriverError> {
+    pub(crate) fn sizes(&self, problem: &ProblemSize) -> Result<Sizes, DriverError> {
         let limits = Limits {
             threads: self.facts().threads,
             shared_bytes: self.most_shared_bytes(),

@@ -10,7 +10,7 @@ use super::api::DriverApi;
 use super::arguments::{DeviceSlice, LaunchFault};
 use super::context::{Context, Current};
 use super::error::DriverError;
-use crate::source::{Count, Problem, Swizzle, TensorRule, TensorWord};
+use crate::source::{Count, ProblemSize, Swizzle, TensorRule, TensorWord};
 
 /// The longest row of a box in bytes; without a swizzle the 256 elements alone limit it.
 const fn span(swizzle: Swizzle) -> Option<u64> {
@@ -107,7 +107,7 @@ impl TensorShape {
     ///
     /// # Errors
     /// A count that is no number for the problem.
-    pub fn of(rule: &TensorRule, problem: &Problem) -> Result<Self, LaunchFault> {
+    pub fn of(rule: &TensorRule, problem: &ProblemSize) -> Result<Self, LaunchFault> {
         let number = |count: &Count, bytes: u64| {
             let number = count.of(problem).and_then(|count| count.checked_mul(bytes));
             number.ok_or_else(|| LaunchFault::Rule {

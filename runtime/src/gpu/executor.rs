@@ -1,7 +1,7 @@
 //! What runs kernels: memory and launches.
 
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule, Problem, Refusal};
+use crate::source::{KernelKey, LaunchRule, ProblemSize, Refusal};
 
 use super::products::Products;
 
@@ -108,7 +108,11 @@ pub trait Executor: Send + Sync {
     ///
     /// # Errors
     /// A rule that gives no sizes for the problem, or sizes beyond the device's.
-    fn ready(&self, kernel: &Self::Kernel, problem: &Problem) -> Result<Self::Ready, Self::Error>;
+    fn ready(
+        &self,
+        kernel: &Self::Kernel,
+        problem: &ProblemSize,
+    ) -> Result<Self::Ready, Self::Error>;
 
     /// Memory with a copy of these bytes.
     ///

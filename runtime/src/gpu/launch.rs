@@ -10,9 +10,9 @@ use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::{Executor, Launch, Slot};
-use super::plan::{Chunk, Constant, Place};
+use super::plan::{BufferLocation, Chunk, Constant};
 use super::products::Choice;
-use super::weight::{GpuWeight, Product};
+use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::Values;
 use crate::op::{self, NotScheduled, ProductError};
 use crate::source::{Access, BufferRole, Refusal, Storage};
@@ -72,14 +72,14 @@ impl<E: Executor> GpuWeight<E> {
     /// Uploads the x of a chunk, and makes room for its y and workspace.
     pub(super) fn tensors_of(
         &self,
-        product: &Product<E>,
+        product: &PreparedProduct<E>,
         chunk: Arc<Chunk<E>>,
         x: Values<'_>,
     ) -> Result<Tensors<E>, ProductError> {
         let executor = &*self.executor;
-        let workspace = chunk.workplaces.iter().map(|place| match place.storage {
-            Storage::Counters => executor.zeroed(place.bytes),
-            _ => executor.output(place.bytes),
+        let workspace = chunk.workspace_buffers.iter().map(|buffer| match buffer.storage {
+            Storage::Counters => executor.zeroed(buffer.bytes),
+            _ => executor.output(buffer.bytes),
         });
         let workspace = workspace.collect::<Result<_, _>>().map_err(Into::into)?;
         let x = executor.upload(&bytes(x)).map_err(Into::into)?;
@@ -177,12 +177,12 @@ pub(super) unsafe fn queued<'c, E: Executor>(
         let mut y = Some(&mut *y);
         let mut workspace: Vec<_> = workspace.iter_mut().map(Some).collect();
         let mut slots = Vec::new();
-        for (place, access) in &launch.slots {
-            let slot = match *place {
-                Place::Constant(at) => constant(&chunk.constants[at]).map(Slot::Read),
-                Place::Input(role) => input(role).map(Slot::Read),
-                Place::Y => y.take().map(Slot::Write),
-                Place::Workspace(at) => workspace[at].take().map(|memory| match access {
+        for (location, access) in &launch.slots {
+            let slot = match *location {
+                BufferLocation::Constant(at) => constant(&chunk.constants[at]).map(Slot::Read),
+                BufferLocation::Input(role) => input(role).map(Slot::Read),
+                BufferLocation::Y => y.take().map(Slot::Write),
+                BufferLocation::Workspace(at) => workspace[at].take().map(|memory| match access {
                     Access::Read => Slot::Read(&*memory),
                     Access::Write | Access::ReadWrite => Slot::Write(memory),
                 }),

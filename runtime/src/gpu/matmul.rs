@@ -9,7 +9,7 @@ use quantloom_dsl::layout::Shape;
 
 use super::executor::Executor;
 use super::products::Choice;
-use super::weight::{GpuWeight, Product};
+use super::weight::{GpuWeight, PreparedProduct};
 use crate::accumulation::Accumulation;
 use crate::buffer::Workspace;
 use crate::element::{Values, ValuesMut, bf16, bf16_to_f32, f16, f16_to_f32};
@@ -101,7 +101,7 @@ impl<E: Executor + 'static> Op for GpuWeight<E> {
 
 impl<E: Executor> GpuWeight<E> {
     /// What becomes of x in the type of a product.
-    fn taken(&self, product: &Product<E>) -> String {
+    fn taken(&self, product: &PreparedProduct<E>) -> String {
         let (own, rounded) = (product.element, product.rounded);
         let Some(taken) = self.scheme.activation_for(own) else { return format!("x in {own}") };
         if rounded == own {

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `products` | what is asked of a source of kernels besides their texts |
 //! | `native` | a constant buffer of a product: its layout, packed from an unpacked layer |
-//! | `transform` | a kernel that moves a part, on buffers of its own |
+//! | `transform` | a kernel that fills or reads a native buffer, on buffers of its own |
 //! | `stored` | the same from a checkpoint's own bytes, by kernels; and those bytes back |
 //! | `saved` | a prepared weight in a file, and back |
 //! | `static_inputs` | what is known of x before it is there: static scales and zero points |
@@ -45,12 +45,14 @@ pub use device::GpuDevice;
 pub use executor::{Executor, Launch, Slot};
 pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
 pub use launch::Tensors;
-pub use native::{Computed, Form, NativePart};
-pub use plan::{LaunchPlan, Plan, PlanBuffer, PlanFault, PlanLaunch, Step, WorkspaceBytes};
+pub use native::{Computed, Form, NativeBuffer};
+pub use plan::{
+    LaunchPlan, LaunchStep, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, WorkspaceBytes,
+};
 pub use products::{
     Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, Stacked, StackedChoice,
     Trusted,
 };
-pub use saved::SavedError;
+pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;
 pub use weight::GpuWeight;

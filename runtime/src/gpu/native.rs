@@ -16,7 +16,7 @@ use crate::column_order::ColumnOrder;
 use crate::source::BufferRole;
 use crate::unpacked::{FoldedParameters, UnpackError, Unpacked};
 
-/// How the elements of a part are written.
+/// How the elements of a native buffer are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     /// As codes of the weight, through a bijection of them.
@@ -77,7 +77,7 @@ impl Computed {
 
 /// A constant buffer of a product.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NativePart {
+pub struct NativeBuffer {
     /// What the buffer is to the product.
     pub role: BufferRole,
     /// What it holds: codes, the scales of a level, zero points, the bias; of what is computed, the
@@ -91,7 +91,7 @@ pub struct NativePart {
     pub form: Form,
 }
 
-impl NativePart {
+impl NativeBuffer {
     /// Whether it holds this component's own values.
     pub fn holds(&self, component: Component) -> bool {
         let changed =
@@ -174,7 +174,7 @@ impl NativePart {
             .map_err(|error| UnpackError::Bind { store: self.role.to_string(), error })
     }
 
-    /// The component's values in plain order, of groups as the part has them: where those of the scheme
+    /// The component's values in plain order, of groups as the buffer has them: where those of the scheme
     /// are larger, a value is repeated; `None` where an order of columns has pads alone.
     fn values(
         &self,
@@ -224,7 +224,7 @@ impl NativePart {
 }
 
 /// What it holds and where: all that decides its bytes.
-impl fmt::Display for NativePart {
+impl fmt::Display for NativeBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Granularity { bits, rows, cols } = self.granularity;
         match &self.form {

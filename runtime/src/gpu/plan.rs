@@ -1,8 +1,8 @@
 //! The launch plan of a product or of an expert layer: its launches, the buffers that they share, how large
 //! those are.
 //!
-//! In: the [`Step`]s that a source of kernels says, and the rules of their kernels. Out: a
-//! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`Plan`]:
+//! In: the [`LaunchStep`]s that a source of kernels says, and the rules of their kernels. Out: a
+//! [`LaunchPlan`], whose sizes are formulas in M, N and K; and, for a number of tokens, a [`ProductPlan`]:
 //! loaded kernels, grids, and where in a workspace each buffer is. Any executor runs the steps of a
 //! plan on memory of its own (`launch`); an engine on CUDA or HIP gives its own memory and
 //! stream (`driver::engine`).
@@ -15,16 +15,16 @@ use quantloom_dsl::{ActivationChoice, Quantiser};
 
 use super::executor::Executor;
 use super::products::Choice;
-use super::weight::{GpuWeight, Product};
+use super::weight::{GpuWeight, PreparedProduct};
 use crate::float_mode::standard;
 use crate::op::{NotScheduled, ProductError};
 use crate::source::{
-    Access, BufferRole, Count, KernelKey, LaunchRule, ParameterKind, Problem, Refusal, Storage,
+    Access, BufferRole, Count, KernelKey, LaunchRule, ParameterKind, ProblemSize, Refusal, Storage,
 };
 
 /// One launch of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct LaunchStep {
     /// The kernel.
     pub kernel: KernelKey,
     /// Buffers of the kernel that are others in the plan: what each is to the kernel, and what to the
@@ -37,7 +37,7 @@ pub struct Step {
     pub rows: Count,
 }
 
-impl Step {
+impl LaunchStep {
     /// A launch whose buffers have the same roles in the plan as in the kernel.
     pub fn new(kernel: KernelKey) -> Self {
         Self { kernel, bindings: Vec::new(), product: 0, rows: Count::M }
@@ -166,7 +166,7 @@ impl LaunchPlan {
     /// # Errors
     /// Steps that do not fit together.
     pub fn new<'s>(
-        steps: impl IntoIterator<Item = (&'s Step, &'s LaunchRule)>,
+        steps: impl IntoIterator<Item = (&'s LaunchStep, &'s LaunchRule)>,
     ) -> Result<Self, PlanFault> {
         let mut plan = Self { buffers: Vec::new(), launches: Vec::new() };
         for (step, rule) in steps {
@@ -262,7 +262,7 @@ impl WorkspaceBytes {
 
 /// Where a buffer of a launch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BufferLocation {
     /// One of the weight's, by its place among the constants.
     Constant(usize),
     /// The caller's, such as x.
@@ -275,7 +275,7 @@ pub(crate) enum Place {
 
 /// A buffer in a workspace.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Workplace {
+pub(crate) struct WorkspaceBuffer {
     pub(crate) storage: Storage,
     pub(crate) bytes: u64,
     /// Counters: bytes from the beginning of a workspace. Scratch: bytes back from its end.
@@ -285,16 +285,16 @@ pub(crate) struct Workplace {
 /// A launch with its sizes.
 pub(crate) struct ReadyLaunch<E: Executor> {
     pub(crate) ready: E::Ready,
-    pub(crate) slots: Vec<(Place, Access)>,
+    pub(crate) slots: Vec<(BufferLocation, Access)>,
 }
 
 /// The launches of one kernel choice: rows of x that one launch of each takes.
 pub(crate) struct Chunk<E: Executor> {
-    pub(super) problem: Problem,
+    pub(super) problem: ProblemSize,
     pub(crate) launches: Vec<ReadyLaunch<E>>,
     /// What the launches read of the weights.
     pub(crate) constants: Vec<Constant<E::Memory>>,
-    pub(crate) workplaces: Vec<Workplace>,
+    pub(crate) workspace_buffers: Vec<WorkspaceBuffer>,
     /// What the caller gives, and its bytes.
     pub(crate) inputs: Vec<(BufferRole, u64)>,
     pub(crate) y_bytes: u64,
@@ -313,8 +313,8 @@ impl<E: Executor> Chunk<E> {
     /// Steps that are no plan, or what the device says of a kernel.
     pub(super) fn assembled(
         executor: &E,
-        steps: &[Step],
-        problem: Problem,
+        steps: &[LaunchStep],
+        problem: ProblemSize,
         constant: impl Fn(usize, BufferRole) -> Option<Arc<E::Memory>>,
     ) -> Result<Self, ProductError> {
         let kernels = steps.iter().map(|step| executor.kernel(&step.kernel));
@@ -322,59 +322,60 @@ impl<E: Executor> Chunk<E> {
         let rules = kernels.iter().map(|kernel| executor.rule(kernel));
         let fault = |fault: PlanFault| ProductError::from(Refusal::Fault(Arc::new(fault)));
         let plan = LaunchPlan::new(steps.iter().zip(rules)).map_err(fault)?;
-        let (mut constants, mut workplaces, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut constants, mut workspace_buffers, mut inputs) =
+            (Vec::new(), Vec::new(), Vec::new());
         let (mut counters, mut scratch, mut y_bytes) = (0, 0, 0);
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         for &PlanBuffer { role, product, ref bytes } in &plan.buffers {
             // A formula that gives no number is refused by its kernel, below, with its name.
             let bytes = bytes.of(&problem).unwrap_or(0);
-            let mut workplace = |storage, offset| {
-                workplaces.push(Workplace { storage, bytes, offset });
-                Place::Workspace(workplaces.len() - 1)
+            let mut workspace_buffer = |storage, offset| {
+                workspace_buffers.push(WorkspaceBuffer { storage, bytes, offset });
+                BufferLocation::Workspace(workspace_buffers.len() - 1)
             };
             let padded = bytes.checked_next_multiple_of(WORKSPACE_ALIGN).unwrap_or(bytes);
-            places.push(match role.storage() {
+            locations.push(match role.storage() {
                 Storage::Weight => {
                     let none = || fault(PlanFault::Unknown(role.to_string()));
                     let memory = constant(product, role).ok_or_else(none)?;
                     constants.push(Constant { role, memory });
-                    Place::Constant(constants.len() - 1)
+                    BufferLocation::Constant(constants.len() - 1)
                 }
                 Storage::Input => {
                     inputs.push((role, bytes));
-                    Place::Input(role)
+                    BufferLocation::Input(role)
                 }
                 Storage::Output => {
                     y_bytes = bytes;
-                    Place::Y
+                    BufferLocation::Y
                 }
                 Storage::Scratch => {
                     scratch += padded;
-                    workplace(Storage::Scratch, scratch)
+                    workspace_buffer(Storage::Scratch, scratch)
                 }
                 Storage::Counters => {
                     counters += padded;
-                    workplace(Storage::Counters, counters - padded)
+                    workspace_buffer(Storage::Counters, counters - padded)
                 }
             });
         }
         let mut launches = Vec::new();
         for (step, (kernel, launch)) in steps.iter().zip(kernels.iter().zip(&plan.launches)) {
             // A number of rows that is none is refused by the kernel as well.
-            let problem = Problem { m: step.rows.of(&problem).unwrap_or(0), ..problem };
+            let problem = ProblemSize { m: step.rows.of(&problem).unwrap_or(0), ..problem };
             let ready = executor.ready(kernel, &problem).map_err(Into::into)?;
-            let slots = launch.slots.iter().map(|(at, access)| (places[*at], *access)).collect();
+            let slots = launch.slots.iter().map(|(at, access)| (locations[*at], *access)).collect();
             launches.push(ReadyLaunch { ready, slots });
         }
-        Ok(Self { problem, launches, constants, workplaces, inputs, y_bytes })
+        Ok(Self { problem, launches, constants, workspace_buffers, inputs, y_bytes })
     }
 
     pub(super) fn workspace(&self) -> WorkspaceBytes {
         let most = |storage| {
-            let of = self.workplaces.iter().filter(|place| place.storage == storage);
-            let end = |place: &Workplace| match storage {
-                Storage::Counters => place.offset + place.bytes,
-                _ => place.offset,
+            let of = self.workspace_buffers.iter().filter(|buffer| buffer.storage == storage);
+            let end = |buffer: &WorkspaceBuffer| match storage {
+                Storage::Counters => buffer.offset + buffer.bytes,
+                _ => buffer.offset,
             };
             of.map(end).max().unwrap_or(0).next_multiple_of(WORKSPACE_ALIGN)
         };
@@ -385,8 +386,8 @@ impl<E: Executor> Chunk<E> {
 /// A product with M tokens of one type, ready to be launched: kernels are loaded, grids and sizes are
 /// numbers. It keeps the weight's memory and its kernels.
 ///
-/// See [`GpuWeight::plan`], and for an engine on CUDA or HIP [`Plan::launch`](#method.launch).
-pub struct Plan<E: Executor> {
+/// See [`GpuWeight::plan`], and for an engine on CUDA or HIP [`ProductPlan::launch`](#method.launch).
+pub struct ProductPlan<E: Executor> {
     pub(super) executor: Arc<E>,
     pub(super) element: FloatFormat,
     pub(super) output: FloatFormat,
@@ -397,7 +398,7 @@ pub struct Plan<E: Executor> {
     workspace: WorkspaceBytes,
 }
 
-impl<E: Executor> Plan<E> {
+impl<E: Executor> ProductPlan<E> {
     /// The executor of the weight.
     pub fn executor(&self) -> &E {
         &self.executor
@@ -466,7 +467,11 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// No product of that type, or no kernel for so many tokens; what the device says, such as that the
     /// stream is captured and the kernel is not loaded.
-    pub fn plan(&self, element: FloatFormat, tokens: u64) -> Result<Arc<Plan<E>>, ProductError> {
+    pub fn plan(
+        &self,
+        element: FloatFormat,
+        tokens: u64,
+    ) -> Result<Arc<ProductPlan<E>>, ProductError> {
         let product = self.product(element)?;
         let plans = || product.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans().get(&tokens) {
@@ -490,7 +495,11 @@ impl<E: Executor> GpuWeight<E> {
         tokens.iter().try_for_each(|tokens| self.plan(element, *tokens).map(drop))
     }
 
-    fn planned(&self, product: &Product<E>, tokens: u64) -> Result<Plan<E>, ProductError> {
+    fn planned(
+        &self,
+        product: &PreparedProduct<E>,
+        tokens: u64,
+    ) -> Result<ProductPlan<E>, ProductError> {
         let element = product.element;
         let choice = |rows| self.choice(element, rows);
         let most = match tokens {
@@ -516,13 +525,13 @@ impl<E: Executor> GpuWeight<E> {
         let sizes = chunks.iter().map(|(_, chunk)| chunk.workspace());
         let workspace = sizes.fold(WorkspaceBytes::default(), WorkspaceBytes::max);
         let (executor, output, shape) = (self.executor.clone(), product.output, self.shape);
-        Ok(Plan { executor, element, output, shape, tokens, chunks, workspace })
+        Ok(ProductPlan { executor, element, output, shape, tokens, chunks, workspace })
     }
 
     /// The launches of a choice for so many rows of x.
     pub(super) fn chunk(
         &self,
-        product: &Product<E>,
+        product: &PreparedProduct<E>,
         choice: &Choice,
         rows: u64,
     ) -> Result<Chunk<E>, ProductError> {
@@ -532,14 +541,14 @@ impl<E: Executor> GpuWeight<E> {
         let executor = &*self.executor;
         let steps = executor.source().steps(&self.request(product), choice)?;
         let Shape { n, k, .. } = self.shape;
-        let problem = Problem::new(rows, n, k, executor.multiprocessors());
+        let problem = ProblemSize::new(rows, n, k, executor.multiprocessors());
         Chunk::assembled(executor, &steps, problem, |_, role| self.constant(product, role).cloned())
     }
 
     /// The memory of a constant buffer of a product.
     pub(super) fn constant<'w>(
         &'w self,
-        product: &'w Product<E>,
+        product: &'w PreparedProduct<E>,
         role: BufferRole,
     ) -> Option<&'w Arc<E::Memory>> {
         match role {
@@ -564,13 +573,13 @@ mod tests {
     use super::*;
     use crate::source::{Parameter, Schedule, Work};
 
-    fn step(name: &str) -> Step {
+    fn step(name: &str) -> LaunchStep {
         let text = "w { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], \
                     activation: bf16 }";
         let scheme = parse(text).unwrap();
         let work = Work::product(&scheme, &scheme.activations[0], Number::Float(BF16));
         let (schedule, target) = (Schedule::new(name, []), "sm_90a".to_owned());
-        Step::new(KernelKey { work, schedule, target })
+        LaunchStep::new(KernelKey { work, schedule, target })
     }
 
     fn rule(parameters: &[(BufferRole, Access, Count)]) -> LaunchRule {
@@ -603,7 +612,7 @@ mod tests {
         assert_eq!(slots.collect::<Vec<_>>(), expected);
         // As large as the one that touches more of it.
         for (k, bytes) in [(64, 300), (128, 384)] {
-            let problem = Problem::new(3, 41, k, 1);
+            let problem = ProblemSize::new(3, 41, k, 1);
             assert_eq!(plan.buffers[1].bytes.of(&problem), Some(bytes));
         }
     }

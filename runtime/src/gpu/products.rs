@@ -7,8 +7,8 @@ use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::{Activation, Scheme};
 
-use super::native::NativePart;
-use super::plan::Step;
+use super::native::NativeBuffer;
+use super::plan::LaunchStep;
 use crate::accumulation::{Decoded, Sums};
 use crate::column_order::Arrangement;
 use crate::source::{BufferRole, KernelKey, KernelSource, Refusal};
@@ -151,10 +151,10 @@ impl fmt::Display for Basis {
     }
 }
 
-/// The kernels that move a part between stores of the scheme and its native buffer.
+/// The kernels that move values between stores of the scheme and a native buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moves {
-    /// The stores that the part is made of.
+    /// The stores that the buffer is made of.
     pub stores: Vec<String>,
     /// Whether the order of the columns comes after them ([`ColumnOrder::columns`], u32).
     ///
@@ -164,7 +164,7 @@ pub struct Moves {
     /// writes whole.
     pub to_native: KernelKey,
     /// The kernel back, from the native buffer to the only store. It may be refused where the other
-    /// is not: a store may hold more than the part, and a part be computed of several.
+    /// is not: a store may hold more than the buffer, and a buffer be computed of several.
     pub from_native: KernelKey,
 }
 
@@ -194,7 +194,7 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why no kernel of the source computes it.
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal>;
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal>;
 
     /// The kernel for M tokens.
     ///
@@ -263,10 +263,10 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why there are none.
-    fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<Step>, Refusal> {
+    fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<LaunchStep>, Refusal> {
         let operand = self.operand(request, Some(&choice.key))?;
-        let mut steps: Vec<Step> = operand.into_iter().map(Step::new).collect();
-        let product = Step::new(choice.key.clone());
+        let mut steps: Vec<LaunchStep> = operand.into_iter().map(LaunchStep::new).collect();
+        let product = LaunchStep::new(choice.key.clone());
         steps.push(match steps.is_empty() {
             true => product,
             false => product.bound(BufferRole::X, BufferRole::Operand),
@@ -297,11 +297,11 @@ pub trait Products: KernelSource {
         Ok(request.input_dtype)
     }
 
-    /// The transforms of a part of [`Products::native`]. Without them the host packs it.
+    /// The transforms of a buffer of [`Products::native`]. Without them the host packs it.
     ///
     /// # Errors
     /// Why there are none.
-    fn moves(&self, _request: &Request<'_>, _part: &NativePart) -> Result<Moves, Refusal> {
+    fn moves(&self, _request: &Request<'_>, _part: &NativeBuffer) -> Result<Moves, Refusal> {
         Err(Refusal::Reason(Arc::new(NoTransforms)))
     }
 }

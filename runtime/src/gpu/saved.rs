@@ -15,7 +15,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Scheme, parse};
 
 use super::executor::Executor;
-use super::native::NativePart;
+use super::native::NativeBuffer;
 use super::products::Request;
 use super::static_inputs::StaticInputs;
 use super::stored::Filled;
@@ -66,11 +66,42 @@ pub enum SavedError {
         /// The buffer's name.
         what: String,
         /// What is wrong with it.
-        why: String,
+        why: BufferDamage,
     },
     /// What the device or the source of kernels says.
     #[error(transparent)]
     Product(#[from] ProductError),
+}
+
+/// What is wrong with a buffer of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BufferDamage {
+    /// The file does not have it.
+    #[error("it is missing")]
+    Missing,
+    /// Another size than that of its layout.
+    #[error("it has {found} bytes, its layout {}", expected.map_or("none".to_owned(), |bytes| bytes.to_string()))]
+    Size {
+        /// Its bytes.
+        found: usize,
+        /// Bytes of the layout; `None` if the layout does not hold the weight's shape.
+        expected: Option<u64>,
+    },
+    /// No 32-bit words, or a part of one.
+    #[error("it has {0} bytes, which is no number of words")]
+    PartialWord(usize),
+    /// An order of columns with a number beyond K.
+    #[error("there is no column {0}")]
+    Column(u32),
+    /// Another number of static scales or zero points of x than the scheme has.
+    #[error("it has {found} numbers, not {expected}")]
+    Count {
+        /// Numbers in the file.
+        found: usize,
+        /// Numbers of the scheme.
+        expected: u64,
+    },
 }
 
 const VERSION: &str = "prepared weight 3";
@@ -190,7 +221,7 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         let name = buffer_name(request.input_dtype, part.role);
         let stored = order.map_or(self.shape, |order| order.shape(self.shape));
@@ -246,7 +277,7 @@ impl Saved<'_> {
         SavedError::Differs { path: self.path.to_owned(), what, found, expected }
     }
 
-    fn damaged(&self, what: &str, why: String) -> SavedError {
+    fn damaged(&self, what: &str, why: BufferDamage) -> SavedError {
         SavedError::Damaged { path: self.path.to_owned(), what: what.to_owned(), why }
     }
 
@@ -254,10 +285,9 @@ impl Saved<'_> {
     fn buffer(&self, name: &str, holds: &str, bytes: Option<u64>) -> Result<&[u8], SavedError> {
         self.same(name, holds)?;
         let tensor = self.tensors.get(name);
-        let found = tensor.ok_or_else(|| self.damaged(name, "it is missing".to_owned()))?.bytes();
+        let found = tensor.ok_or_else(|| self.damaged(name, BufferDamage::Missing))?.bytes();
         if bytes != Some(found.len() as u64) {
-            let expected = bytes.map_or("none".to_owned(), |bytes| bytes.to_string());
-            let why = format!("it has {} bytes, its layout {expected}", found.len());
+            let why = BufferDamage::Size { found: found.len(), expected: bytes };
             return Err(self.damaged(name, why));
         }
         Ok(found)
@@ -266,11 +296,10 @@ impl Saved<'_> {
     /// The words of a tensor.
     fn words(&self, name: &str) -> Result<&[[u8; 4]], SavedError> {
         let tensor = self.tensors.get(name);
-        let bytes = tensor.ok_or_else(|| self.damaged(name, "it is missing".to_owned()))?.bytes();
+        let bytes = tensor.ok_or_else(|| self.damaged(name, BufferDamage::Missing))?.bytes();
         let (words, rest) = bytes.as_chunks::<4>();
         if !rest.is_empty() || words.is_empty() {
-            let why = format!("it has {} bytes, which is no number of words", bytes.len());
-            return Err(self.damaged(name, why));
+            return Err(self.damaged(name, BufferDamage::PartialWord(bytes.len())));
         }
         Ok(words)
     }
@@ -287,7 +316,7 @@ impl Saved<'_> {
             self.words(name)?.iter().map(|word| u32::from_le_bytes(*word)).collect();
         let none = |column: &&u32| **column != NO_COLUMN && u64::from(**column) >= shape.k;
         if let Some(wrong) = columns.iter().find(none) {
-            return Err(self.damaged(name, format!("there is no column {wrong}")));
+            return Err(self.damaged(name, BufferDamage::Column(*wrong)));
         }
         Ok(ColumnOrder::kept(columns))
     }
@@ -302,7 +331,8 @@ impl Saved<'_> {
                 .granularity(component)
                 .map_or((1, 1), |granularity| granularity.elements(shape));
             if words.len() as u64 != rows * columns {
-                let why = format!("it has {} numbers, not {}", words.len(), rows * columns);
+                let (found, expected) = (words.len(), rows * columns);
+                let why = BufferDamage::Count { found, expected };
                 return Err(self.damaged(&name, why));
             }
             inputs.buffers.push((role, words.concat()));

@@ -1,6 +1,6 @@
 //! A checkpoint's own bytes to native buffers and back, by kernels where the source has some.
 //!
-//! In: the bytes of stored tensors. Out: the memory of a [`NativePart`], transformed on the device;
+//! In: the bytes of stored tensors. Out: the memory of a [`NativeBuffer`], transformed on the device;
 //! where no transform is scheduled, packed by the host as before, which is said.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::Executor;
-use super::native::{Form, NativePart};
+use super::native::{Form, NativeBuffer};
 use super::products::Request;
 use super::transform::transformed;
 use super::weight::Filling;
@@ -18,8 +18,8 @@ use crate::op::ProductError;
 use crate::unpacked::{UnpackError, Unpacked};
 use crate::weight_data::Stored;
 
-/// Where native buffers are filled from.
-pub(super) struct Source<'s, 'b, E: Executor> {
+/// Fills native buffers from stored tensors: on the device, or by the host where there is no transform.
+pub(super) struct Repacker<'s, 'b, E: Executor> {
     executor: &'s E,
     shape: Shape,
     stored: Stored<'s, 'b>,
@@ -27,7 +27,7 @@ pub(super) struct Source<'s, 'b, E: Executor> {
     uploaded: BTreeMap<String, E::Memory>,
     /// Orders of columns.
     orders: Vec<(ColumnOrder, E::Memory)>,
-    /// For parts that the host packs: all but the codes, and all.
+    /// For buffers that the host packs: all but the codes, and all.
     small: Option<Unpacked>,
     whole: Option<Unpacked>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Filled<M> {
     pub(super) note: Option<String>,
 }
 
-impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
+impl<'s, 'b, E: Executor> Repacker<'s, 'b, E> {
     pub(super) fn new(executor: &'s E, shape: Shape, stored: Stored<'s, 'b>) -> Self {
         Self {
             executor,
@@ -57,7 +57,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         match self.transform(request, order, part) {
             Ok(filled) => Ok(filled),
@@ -80,7 +80,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         let moves = self.executor.source().moves(request, part)?;
         // Before anything is uploaded for it.
@@ -104,7 +104,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
         let mut orders = self.orders.iter().filter(|(known, _)| Some(known) == order);
         let order = orders.next().map(|(_, memory)| memory);
         let stored: Vec<&E::Memory> = stored.chain(order).collect();
-        // SAFETY: the source's own key for this part of the request; `ColumnOrder` names columns of the
+        // SAFETY: the source's own key for this buffer of the request; `ColumnOrder` names columns of the
         // weight that it was made of, which is this one (`of_stored`).
         let transformed =
             unsafe { transformed(self.executor, &moves.to_native, self.shape, &stored) };
@@ -136,7 +136,7 @@ impl<'s, 'b, E: Executor> Source<'s, 'b, E> {
     }
 }
 
-impl<E: Executor> Filling<E::Memory> for Source<'_, '_, E> {
+impl<E: Executor> Filling<E::Memory> for Repacker<'_, '_, E> {
     fn order(
         &mut self,
         request: &Request<'_>,
@@ -149,7 +149,7 @@ impl<E: Executor> Filling<E::Memory> for Source<'_, '_, E> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         self.filled(request, order, part)
     }
@@ -160,7 +160,7 @@ pub(super) fn packed<E: Executor>(
     executor: &E,
     weight: &Unpacked,
     order: Option<&ColumnOrder>,
-    part: &NativePart,
+    part: &NativeBuffer,
 ) -> Result<Filled<E::Memory>, ProductError> {
     let bytes = part.pack(weight, order).map_err(|error| ProductError::Pack(Box::new(error)))?;
     let memory = executor.upload(&bytes).map_err(Into::into)?;

@@ -1,6 +1,6 @@
-//! A transform of a part: from stores to the native buffer, or back.
+//! A transform: from stores to a native buffer, or back.
 //!
-//! In: what a product asks for, a part of it, and bytes. Out: a [`Transform`], whose kernel can be queued
+//! In: what a product asks for, one of its native buffers, and bytes. Out: a [`Transform`], whose kernel can be queued
 //! again and again, as when it is timed; `transformed` runs one once.
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use quantloom_dsl::layout::Shape;
 
 use super::device::GpuDevice;
 use super::executor::{Executor, Launch, Slot};
-use super::native::NativePart;
+use super::native::NativeBuffer;
 use super::products::Request;
 use crate::column_order::{ColumnOrder, NO_COLUMN};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{Access, KernelKey, LaunchRule, ParameterKind, Problem};
+use crate::source::{Access, KernelKey, LaunchRule, ParameterKind, ProblemSize};
 use crate::unpacked::UnpackError;
 use crate::weight_data::Stored;
 
@@ -74,7 +74,7 @@ impl<E: Executor> Transform<E> {
 }
 
 impl<E: Executor> GpuDevice<E> {
-    /// The transform from stores to a part's native buffer, with the order of the columns if they are
+    /// The transform from stores to a native buffer, with the order of the columns if they are
     /// sorted.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl<E: Executor> GpuDevice<E> {
     pub fn to_native(
         &self,
         request: &Request<'_>,
-        part: &NativePart,
+        part: &NativeBuffer,
         order: Option<&ColumnOrder>,
         stored: Stored<'_, '_>,
     ) -> Result<Transform<E>, ProductError> {
@@ -104,14 +104,14 @@ impl<E: Executor> GpuDevice<E> {
         Transform::new(self.shared(), &moves.to_native, shape, &read)
     }
 
-    /// The transform from a part's native buffer to its only store.
+    /// The transform from a native buffer to its only store.
     ///
     /// # Errors
     /// Why the source has none, or what the device says.
     pub fn from_native(
         &self,
         request: &Request<'_>,
-        part: &NativePart,
+        part: &NativeBuffer,
         native: &[u8],
     ) -> Result<Transform<E>, ProductError> {
         let moves = self.executor().source().moves(request, part)?;
@@ -120,12 +120,12 @@ impl<E: Executor> GpuDevice<E> {
     }
 }
 
-fn problem<E: Executor>(executor: &E, Shape { n, k, .. }: Shape) -> Problem {
-    Problem::new(1, n, k, executor.multiprocessors())
+fn problem<E: Executor>(executor: &E, Shape { n, k, .. }: Shape) -> ProblemSize {
+    ProblemSize::new(1, n, k, executor.multiprocessors())
 }
 
 /// Bytes of the array that a transform writes; a rule without one is refused by the launch.
-fn written(rule: &LaunchRule, problem: &Problem) -> u64 {
+fn written(rule: &LaunchRule, problem: &ProblemSize) -> u64 {
     let written = rule.parameters.iter().find_map(|parameter| match &parameter.kind {
         ParameterKind::Buffer { access: Access::Write, bytes, .. } => bytes.of(problem),
         _ => None,

@@ -13,12 +13,12 @@ use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
-use super::native::NativePart;
-use super::plan::Plan;
+use super::native::NativeBuffer;
+use super::plan::ProductPlan;
 use super::products::{Choice, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
-use super::stored::{Filled, Source, packed};
+use super::stored::{Filled, Repacker, packed};
 use super::transform::transformed;
 use crate::column_order::{Arrangement, ColumnOrder};
 use crate::op::{self, NotScheduled, ProductError};
@@ -32,15 +32,15 @@ pub struct GpuWeight<E: Executor> {
     pub(super) scheme: Arc<Scheme>,
     pub(super) shape: Shape,
     /// By type of x, in the scheme's order.
-    pub(super) products: Vec<Product<E>>,
+    pub(super) products: Vec<PreparedProduct<E>>,
     /// What kernels do not take x of a type as, and why.
     pub(super) refused: Vec<(FloatFormat, Refusal)>,
     /// What belongs to x and is known beforehand.
     pub(super) static_inputs: Vec<(BufferRole, Arc<E::Memory>)>,
 }
 
-/// The products of one type of x.
-pub(super) struct Product<E: Executor> {
+/// The product with x of one type: its native buffers on the device, the chosen kernels, the plans.
+pub(super) struct PreparedProduct<E: Executor> {
     activation: Activation,
     pub(super) element: FloatFormat,
     /// Type of y.
@@ -49,12 +49,12 @@ pub(super) struct Product<E: Executor> {
     pub(super) order: Option<Arc<Order<E::Memory>>>,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
-    /// Products of several types share the parts that are alike.
-    pub(super) parts: Vec<Arc<Part<E::Memory>>>,
+    /// Products of several types share the buffers that are alike.
+    pub(super) parts: Vec<Arc<DeviceBuffer<E::Memory>>>,
     /// By M.
     choices: Mutex<BTreeMap<u64, Choice>>,
     /// By M.
-    pub(super) plans: Mutex<BTreeMap<u64, Arc<Plan<E>>>>,
+    pub(super) plans: Mutex<BTreeMap<u64, Arc<ProductPlan<E>>>>,
 }
 
 /// An order of columns on the device.
@@ -79,7 +79,7 @@ pub(super) trait Filling<M> {
         &mut self,
         request: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<M>, ProductError>;
 }
 
@@ -102,15 +102,15 @@ impl<E: Executor> Filling<E::Memory> for Packed<'_, E> {
         &mut self,
         _: &Request<'_>,
         order: Option<&ColumnOrder>,
-        part: &NativePart,
+        part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
         packed(self.executor, self.weight, order, part)
     }
 }
 
 /// A constant buffer on the device.
-pub(super) struct Part<M> {
-    pub(super) native: NativePart,
+pub(super) struct DeviceBuffer<M> {
+    pub(super) native: NativeBuffer,
     pub(super) memory: Arc<M>,
     bytes: u64,
     /// How it was filled, where that is no matter of course.
@@ -142,7 +142,7 @@ impl<E: Executor> GpuWeight<E> {
         shape: Shape,
         stored: Stored<'_, '_>,
     ) -> Result<Self, ProductError> {
-        let mut source = Source::new(&*executor, shape, stored);
+        let mut source = Repacker::new(&*executor, shape, stored);
         let inputs = match StaticInputs::roles(scheme).is_empty() {
             true => StaticInputs::default(),
             false => StaticInputs::of(source.small(scheme)?),
@@ -158,7 +158,7 @@ impl<E: Executor> GpuWeight<E> {
         filling: &mut impl Filling<E::Memory>,
     ) -> Result<Self, ProductError> {
         let executor = executor.clone();
-        let mut products: Vec<Product<E>> = Vec::new();
+        let mut products: Vec<PreparedProduct<E>> = Vec::new();
         let mut orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)> = Vec::new();
         let mut refused = Vec::new();
         for (activation, own) in &inputs(scheme) {
@@ -201,7 +201,7 @@ impl<E: Executor> GpuWeight<E> {
             };
             let mut parts = Vec::new();
             // What lies in the same order is the same buffer.
-            let alike = |product: &&Product<E>| {
+            let alike = |product: &&PreparedProduct<E>| {
                 product.order.as_ref().map(|order| &order.arrangement) == arrangement.as_ref()
             };
             for native in native {
@@ -211,7 +211,7 @@ impl<E: Executor> GpuWeight<E> {
                     None => {
                         let Filled { memory, bytes, note } =
                             filling.fill(&request, order, &native)?;
-                        Arc::new(Part { native, memory: Arc::new(memory), bytes, note })
+                        Arc::new(DeviceBuffer { native, memory: Arc::new(memory), bytes, note })
                     }
                 });
             }
@@ -222,7 +222,7 @@ impl<E: Executor> GpuWeight<E> {
             };
             let (order, rounded) = (of_columns.cloned(), source.rounds_x(&request)?);
             let (choices, plans) = (Mutex::default(), Mutex::default());
-            products.push(Product {
+            products.push(PreparedProduct {
                 activation,
                 element,
                 output,
@@ -251,8 +251,8 @@ impl<E: Executor> GpuWeight<E> {
 
     /// Each native buffer once: its name with the first type of x that reads it, what it holds, its
     /// memory.
-    pub(super) fn buffers(&self) -> Vec<(String, &NativePart, &E::Memory)> {
-        let mut buffers: Vec<(String, &Arc<Part<E::Memory>>)> = Vec::new();
+    pub(super) fn buffers(&self) -> Vec<(String, &NativeBuffer, &E::Memory)> {
+        let mut buffers: Vec<(String, &Arc<DeviceBuffer<E::Memory>>)> = Vec::new();
         for product in &self.products {
             for part in &product.parts {
                 if buffers.iter().all(|(_, known)| !Arc::ptr_eq(known, part)) {
@@ -288,8 +288,8 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
-        let mut products: Vec<Product<E>> = Vec::new();
-        type Copied<'p, M> = (&'p Arc<Part<M>>, Arc<Part<M>>);
+        let mut products: Vec<PreparedProduct<E>> = Vec::new();
+        type Copied<'p, M> = (&'p Arc<DeviceBuffer<M>>, Arc<DeviceBuffer<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
         for product in &self.products {
             let mut parts = Vec::new();
@@ -300,13 +300,14 @@ impl<E: Executor> GpuWeight<E> {
                         let bytes = self.executor.download(&part.memory)?;
                         let memory = Arc::new(self.executor.upload(&bytes)?);
                         let (native, note) = (part.native.clone(), part.note.clone());
-                        let copy = Arc::new(Part { native, memory, bytes: part.bytes, note });
+                        let copy =
+                            Arc::new(DeviceBuffer { native, memory, bytes: part.bytes, note });
                         copies.push((part, copy.clone()));
                         copy
                     }
                 });
             }
-            products.push(Product {
+            products.push(PreparedProduct {
                 activation: product.activation.clone(),
                 element: product.element,
                 output: product.output,
@@ -334,15 +335,15 @@ impl<E: Executor> GpuWeight<E> {
     /// [`ProductError::NotScheduled`] where products read no such component or no transform leads
     /// back, or what the device says.
     pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
-        let holds = |part: &&Arc<Part<E::Memory>>| part.native.holds(component);
-        let of = |product: &'_ Product<E>| product.parts.iter().find(holds).cloned();
+        let holds = |part: &&Arc<DeviceBuffer<E::Memory>>| part.native.holds(component);
+        let of = |product: &'_ PreparedProduct<E>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || NotScheduled::NoComponent(component);
         let (product, part) = found.ok_or_else(none)?;
         let request = self.request(product);
         let moves = self.executor.source().moves(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
-        // SAFETY: the source's own key for this part of the request.
+        // SAFETY: the source's own key for this buffer of the request.
         let (memory, _) =
             unsafe { transformed(executor, &moves.from_native, shape, &[&part.memory]) }?;
         executor.download(&memory).map_err(Into::into)
@@ -376,7 +377,7 @@ impl<E: Executor> GpuWeight<E> {
     fn downloaded(
         &self,
         element: FloatFormat,
-        wanted: impl Fn(&NativePart) -> bool,
+        wanted: impl Fn(&NativeBuffer) -> bool,
     ) -> Result<Option<Vec<u8>>, E::Error> {
         let product = self.products.iter().find(|product| product.element == element);
         let mut parts = product.into_iter().flat_map(|product| &product.parts);
@@ -384,7 +385,7 @@ impl<E: Executor> GpuWeight<E> {
         part.map(|part| self.executor.download(&part.memory)).transpose()
     }
 
-    pub(super) fn request<'s>(&'s self, product: &'s Product<E>) -> Request<'s> {
+    pub(super) fn request<'s>(&'s self, product: &'s PreparedProduct<E>) -> Request<'s> {
         Request {
             scheme: &self.scheme,
             activation: &product.activation,
@@ -427,7 +428,10 @@ impl<E: Executor> GpuWeight<E> {
         product.map_or(0, |product| product.parts.iter().map(|part| part.bytes).sum())
     }
 
-    pub(super) fn product(&self, element: FloatFormat) -> Result<&Product<E>, ProductError> {
+    pub(super) fn product(
+        &self,
+        element: FloatFormat,
+    ) -> Result<&PreparedProduct<E>, ProductError> {
         let product = self.products.iter().find(|product| product.element == element);
         product.ok_or_else(|| self.wrong_element(element))
     }

@@ -1,6 +1,6 @@
 //! What can go wrong between us and a device, as one type.
 
-use crate::source::Refusal;
+use crate::source::{Count, Refusal};
 
 /// A failure of the wgpu backend. None of them is a panic.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -56,9 +56,44 @@ pub enum WgpuError {
         /// The kernel's entry point.
         entry: String,
         /// What does not fit.
-        what: String,
+        what: DispatchFault,
     },
     /// The source has no text for the kernel.
     #[error(transparent)]
     Refused(#[from] Refusal),
+}
+
+/// What of a launch does not fit its rule or the device's limits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DispatchFault {
+    /// A size that the kernel reads is no 32-bit number for this problem.
+    #[error("the parameter `{0}` has no 32-bit value")]
+    Parameter(String),
+    /// A buffer of the kernel is not given.
+    #[error("no buffer `{0}`")]
+    NoBuffer(String),
+    /// A buffer is shorter than the kernel touches.
+    #[error("buffer `{buffer}` has {found} bytes, the kernel touches {expected}")]
+    BufferBytes {
+        /// The buffer.
+        buffer: String,
+        /// Its bytes.
+        found: u64,
+        /// Bytes that the kernel may touch.
+        expected: u64,
+    },
+    /// More buffers are given than the kernel has.
+    #[error("{0} buffers too many")]
+    ExtraBuffers(usize),
+    /// The grid's size is no number for this problem, or beyond the device's limit.
+    #[error("{blocks} blocks along {axis}, at most {limit}")]
+    Blocks {
+        /// The rule's formula of the size.
+        blocks: Count,
+        /// `x`, `y` or `z`.
+        axis: &'static str,
+        /// The most blocks along an axis.
+        limit: u32,
+    },
 }

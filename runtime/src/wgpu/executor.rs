@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::pipeline::{Pipeline, Sizes};
 use crate::gpu::{Executor, Launch, Products};
 use crate::op::ProductError;
-use crate::source::{KernelKey, LaunchRule, Problem};
+use crate::source::{KernelKey, LaunchRule, ProblemSize};
 
 /// The target of every device, and that of devices whose subgroups have one size.
 const TARGETS: [&str; 2] = ["wgsl", "wgsl_subgroups"];
@@ -97,7 +97,7 @@ impl Executor for Wgpu {
         kernel.rule()
     }
 
-    fn ready(&self, kernel: &Arc<Pipeline>, problem: &Problem) -> Result<Ready, WgpuError> {
+    fn ready(&self, kernel: &Arc<Pipeline>, problem: &ProblemSize) -> Result<Ready, WgpuError> {
         Ok(Ready { sizes: kernel.sizes(&self.opened, problem)?, pipeline: kernel.clone() })
     }
 

@@ -25,7 +25,7 @@ mod memory;
 mod pipeline;
 
 pub use adapter::{Found, devices};
-pub use error::WgpuError;
+pub use error::{DispatchFault, WgpuError};
 pub use executor::Wgpu;
 pub use memory::Memory;
 pub use pipeline::Pipeline;

@@ -10,11 +10,11 @@ use ::wgpu::{
 };
 
 use super::adapter::Opened;
-use super::error::WgpuError;
+use super::error::{DispatchFault, WgpuError};
 use super::fault::checked;
 use super::memory::Memory;
 use crate::gpu::Slot;
-use crate::source::{Access, KernelText, LaunchRule, Parameter, ParameterKind, Problem};
+use crate::source::{Access, KernelText, LaunchRule, Parameter, ParameterKind, ProblemSize};
 
 /// A loaded kernel.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Pipeline {
     }
 
     /// Its sizes for a problem.
-    pub(super) fn sizes(&self, of: &Opened, problem: &Problem) -> Result<Sizes, WgpuError> {
+    pub(super) fn sizes(&self, of: &Opened, problem: &ProblemSize) -> Result<Sizes, WgpuError> {
         of.there()?;
         let (numbers, grid) = (self.numbers(problem)?, self.grid(of, problem)?);
         let bytes = self.rule.parameters.iter().filter_map(|parameter| match &parameter.kind {
@@ -178,17 +178,17 @@ impl Pipeline {
         })
     }
 
-    fn fault(&self, what: String) -> WgpuError {
+    fn fault(&self, what: DispatchFault) -> WgpuError {
         WgpuError::Launch { entry: self.entry.clone(), what }
     }
 
     /// The sizes of the problem as the text reads them.
-    fn numbers(&self, problem: &Problem) -> Result<Vec<u8>, WgpuError> {
+    fn numbers(&self, problem: &ProblemSize) -> Result<Vec<u8>, WgpuError> {
         let mut bytes = Vec::new();
         for parameter in &self.rule.parameters {
             let ParameterKind::Size(count) = &parameter.kind else { continue };
             let size = count.of(problem).and_then(|size| u32::try_from(size).ok());
-            let what = || format!("the parameter `{}` has no 32-bit value", parameter.name);
+            let what = || DispatchFault::Parameter(parameter.name.clone());
             bytes.extend(size.ok_or_else(|| self.fault(what()))?.to_le_bytes());
         }
         bytes.resize(bytes.len().next_multiple_of(UNIFORM), 0);
@@ -203,28 +203,28 @@ impl Pipeline {
         let mut given = slots.iter();
         for (parameter, expected) in buffers.zip(sizes.bytes.iter().copied()) {
             let name = &parameter.name;
-            let slot = given.next().ok_or_else(|| self.fault(format!("no buffer `{name}`")))?;
+            let slot =
+                given.next().ok_or_else(|| self.fault(DispatchFault::NoBuffer(name.clone())))?;
             let found = memory(slot).bytes;
             if found < expected {
-                let what =
-                    format!("buffer `{name}` has {found} bytes, the kernel touches {expected}");
-                return Err(self.fault(what));
+                let buffer = name.clone();
+                return Err(self.fault(DispatchFault::BufferBytes { buffer, found, expected }));
             }
         }
         match given.count() {
             0 => Ok(()),
-            more => Err(self.fault(format!("{more} buffers too many"))),
+            more => Err(self.fault(DispatchFault::ExtraBuffers(more))),
         }
     }
 
     /// Blocks along x, y and z.
-    fn grid(&self, of: &Opened, problem: &Problem) -> Result<[u32; 3], WgpuError> {
+    fn grid(&self, of: &Opened, problem: &ProblemSize) -> Result<[u32; 3], WgpuError> {
         let limit = of.device.limits().max_compute_workgroups_per_dimension;
         let mut grid = [0; 3];
         for ((blocks, count), axis) in grid.iter_mut().zip(&self.rule.grid).zip(["x", "y", "z"]) {
             let found = count.of(problem).and_then(|found| u32::try_from(found).ok());
             let fits = found.filter(|found| *found <= limit);
-            let what = || format!("{count} blocks along {axis}, at most {limit}");
+            let what = || DispatchFault::Blocks { blocks: count.clone(), axis, limit };
             *blocks = fits.ok_or_else(|| self.fault(what()))?;
         }
         Ok(grid)

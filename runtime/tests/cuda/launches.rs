@@ -1,7 +1,7 @@
 //! Arguments and sizes against a kernel's rule.
 
 use quantloom_runtime::cuda::{Argument, DeviceSlice, DeviceSliceMut, Limits, Prepared};
-use quantloom_runtime::source::{Access, Count, LaunchRule, Parameter, Problem, Scalar};
+use quantloom_runtime::source::{Access, Count, LaunchRule, Parameter, ProblemSize, Scalar};
 
 const LIMITS: Limits = Limits {
     threads: 1024,
@@ -9,7 +9,7 @@ const LIMITS: Limits = Limits {
     grid_threads: u32::MAX as u64,
     cluster_blocks: 8,
 };
-const PROBLEM: Problem = Problem::new(2, 100, 64, 132);
+const PROBLEM: ProblemSize = ProblemSize::new(2, 100, 64, 132);
 
 fn rule() -> LaunchRule {
     let parameters = vec![

@@ -2,7 +2,7 @@
 
 use quantloom_dsl::format::{BF16, F32, Number};
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::source::{Count, KernelKey, Problem, Schedule, Work};
+use quantloom_runtime::source::{Count, KernelKey, ProblemSize, Schedule, Work};
 
 fn scheme(name: &str, group: u32, pack: &str) -> Scheme {
     let text = format!(
@@ -49,7 +49,7 @@ fn a_key_reads_as_a_sentence() {
 
 #[test]
 fn counts_are_the_formulas_they_read_as() {
-    let problem = Problem::new(3, 1000, 4096, 132);
+    let problem = ProblemSize::new(3, 1000, 4096, 132);
     let most = Count::Fixed(u64::MAX);
     let cases = [
         (Count::M, Some(3), "M"),

@@ -1,7 +1,7 @@
 //! Tensor maps up to the driver's call.
 
 use quantloom_runtime::cuda::TensorShape;
-use quantloom_runtime::source::{Count, Problem, Swizzle, TensorRule, TensorWord};
+use quantloom_runtime::source::{Count, ProblemSize, Swizzle, TensorRule, TensorWord};
 
 /// 40 rows of 100 bf16, 208 bytes apart.
 fn shape() -> TensorShape {
@@ -132,7 +132,7 @@ fn a_rule_gives_a_shape_in_bytes() {
         tile: vec![64, 8],
         swizzle: Swizzle::B128,
     };
-    let problem = Problem::new(40, 1, 100, 1);
+    let problem = ProblemSize::new(40, 1, 100, 1);
     assert_eq!(TensorShape::of(&rule, &problem), Ok(shape()));
     let rule = TensorRule { strides: vec![Count::K.ceil_div(0)], ..rule };
     let expected =

@@ -17,7 +17,7 @@ use quantloom_runtime::driver::{
 };
 use quantloom_runtime::experts::{ExpertMatrices, ExpertOptions};
 use quantloom_runtime::gpu::{
-    Arrangement, Choice, ExpertKernels, ExpertRequest, GpuDevice, NativePart, PlanKey, Products,
+    Arrangement, Choice, ExpertKernels, ExpertRequest, GpuDevice, NativeBuffer, PlanKey, Products,
     Request, RoutedBy, Stacked, StackedChoice, Trusted,
 };
 use quantloom_runtime::source::{
@@ -30,9 +30,9 @@ use crate::scenarios::{Call, Engine, Fake, say};
 use crate::sources::{Sums, key, scheme, text};
 
 /// The kernels of the layer.
-struct Layer<D>(PhantomData<D>);
+struct LayerKernels<D>(PhantomData<D>);
 
-impl<D: Fake> KernelSource for Layer<D> {
+impl<D: Fake> KernelSource for LayerKernels<D> {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         use BufferRole::{Codes, Hidden, Ids, Order, Parts, RouterWeights, Shared, Summed, X, Y};
         let (roles, words) = match key.work {
@@ -54,7 +54,7 @@ impl<D: Fake> KernelSource for Layer<D> {
     }
 }
 
-impl<D: Fake> Products for Layer<D> {
+impl<D: Fake> Products for LayerKernels<D> {
     fn operand(&self, _: &Request<'_>, _: Option<&KernelKey>) -> Result<Vec<KernelKey>, Refusal> {
         Ok(Vec::new())
     }
@@ -63,7 +63,7 @@ impl<D: Fake> Products for Layer<D> {
         Ok(None)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Sums::<D>(PhantomData).native(request)
     }
 
@@ -123,7 +123,7 @@ pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
     // SAFETY: the stream exists as long as the scenario; the text does what its rule says.
     let executor = unsafe {
         let stream = Stream::from_raw(stream.context(), stream.as_raw());
-        DriverExecutor::on(stream, Trusted::new(Arc::new(Layer::<D>(PhantomData))))?
+        DriverExecutor::on(stream, Trusted::new(Arc::new(LayerKernels::<D>(PhantomData))))?
     };
     let of: ExpertLayer = "2 experts of 64 x 64, top 1, softmax, ungated relu2".parse().unwrap();
     let gate_up = vec![vec![matrix(3)], vec![matrix(4)]];

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use quantloom_runtime::hip::{Device, HipError, Libraries, Stream, load};
 use quantloom_runtime::image_cache::ImageCache;
-use quantloom_runtime::source::{Count, KernelText, LaunchRule, Parameter, Problem};
+use quantloom_runtime::source::{Count, KernelText, LaunchRule, Parameter, ProblemSize};
 
 use crate::scenarios::{Engine, Fake};
 use crate::sources::text;
@@ -52,5 +52,5 @@ fn wide() -> Result<(), HipError> {
     let (kernel, _) = load(&Device::new(0)?, &ImageCache::off(), &wide)?;
     let stream = Stream::new(kernel.context())?;
     // SAFETY: the launch is refused.
-    unsafe { kernel.launch(&stream, &Problem::new(1, 1 << 24, 1, 304), false, &[]) }
+    unsafe { kernel.launch(&stream, &ProblemSize::new(1, 1 << 24, 1, 304), false, &[]) }
 }

@@ -16,7 +16,7 @@ use quantloom_runtime::element::{Values, ValuesMut, bf16};
 use quantloom_runtime::gpu::{GpuDevice, GpuWeight, Trusted};
 use quantloom_runtime::image_cache::ImageCache;
 use quantloom_runtime::op::{Op as _, ProductError, Workspace};
-use quantloom_runtime::source::{KernelText, Problem, Work};
+use quantloom_runtime::source::{KernelText, ProblemSize, Work};
 use quantloom_runtime::unpacked::Unpacked;
 
 use crate::sources::{Counting, Doubled, Refusing, Sums, key, scheme, text};
@@ -176,7 +176,7 @@ fn launch<D: Fake>() -> Result<(), DriverError> {
     let mut c = Buffer::<D, u32>::zeroed(&stream, 99)?;
     let arguments =
         [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
-    let problem = Problem::new(1, 100, 1, 132);
+    let problem = ProblemSize::new(1, 100, 1, 132);
     for count in [3, 2] {
         // SAFETY: the launch is refused.
         say(unsafe { kernel.launch(&stream, &problem, false, &arguments[..count]) });
@@ -190,7 +190,7 @@ pub(crate) fn add<D: Fake>(
     [a, b]: [&Buffer<D, u32>; 2],
     c: &mut Buffer<D, u32>,
 ) -> Result<(), DriverError> {
-    let problem = Problem::new(1, a.len() as u64, 1, 132);
+    let problem = ProblemSize::new(1, a.len() as u64, 1, 132);
     let arguments =
         [Argument::Read(a.read()), Argument::Read(b.read()), Argument::Write(c.write_to())];
     // SAFETY: the text does what its rule says; all is on one stream.

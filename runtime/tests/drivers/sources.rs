@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode};
 use quantloom_dsl::{Scheme, parse, parse_layout};
-use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Form, NativePart, Products, Request};
+use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Form, NativeBuffer, Products, Request};
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal,
     Schedule, Work,
@@ -90,12 +90,12 @@ impl<D: Fake> Products for Sums<D> {
         Ok(None)
     }
 
-    fn native(&self, _: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, _: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         let layout = parse_layout("u32 [k:8 | k, n]", Component::Code).unwrap();
         let granularity =
             Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
         let (component, form) = (Component::Code, Form::Codes(Recode::Keep));
-        Ok(vec![NativePart { role: BufferRole::Codes, component, layout, granularity, form }])
+        Ok(vec![NativeBuffer { role: BufferRole::Codes, component, layout, granularity, form }])
     }
 
     fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {
@@ -150,7 +150,7 @@ impl<D: Fake> Products for Doubled<D> {
         Sums(self.0).arrangement(request)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Sums(self.0).native(request)
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quantloom_dsl::layout::{GroupSize, Shape};
 use quantloom_dsl::{Scheme, parse};
 
-use crate::checks::{Case, Check, Fault, Kind, Outcome, Subject, caught_fault, plain_words};
+use crate::checks::{Case, Check, FailureKind, Fault, Outcome, Subject, caught_fault, plain_words};
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::schemes;
@@ -257,7 +257,7 @@ impl Report {
         }
         for (check, fault, also) in failed {
             let says = (check.place(), plain_words(&fault.message));
-            if fault.kind != Kind::Wrong && !lock(said).insert(says.clone()) {
+            if fault.kind != FailureKind::Wrong && !lock(said).insert(says.clone()) {
                 *self.repeated.entry(says).or_default() += 1;
                 continue;
             }

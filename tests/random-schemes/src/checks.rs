@@ -104,7 +104,7 @@ pub enum Outcome {
 
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// A result that differs from the reference.
     Wrong,
     /// An error where none is allowed.
@@ -117,25 +117,25 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// The message.
     pub message: String,
 }
 
 impl Fault {
     fn wrong(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Wrong, message: message.into() }
+        Self { kind: FailureKind::Wrong, message: message.into() }
     }
 
     fn error(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Error, message: message.into() }
+        Self { kind: FailureKind::Error, message: message.into() }
     }
 
     /// Whether the cause is probably the same: wrong results have no message, other failures have
     /// the same message apart from numbers.
     pub fn like(&self, other: &Self) -> bool {
         self.kind == other.kind
-            && (self.kind == Kind::Wrong
+            && (self.kind == FailureKind::Wrong
                 || plain_words(&self.message) == plain_words(&other.message))
     }
 }
@@ -464,7 +464,7 @@ pub fn caught_fault<T>(check: impl FnOnce() -> T) -> Result<T, Fault> {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
         let text = text.unwrap_or("without a message");
-        Fault { kind: Kind::Panic, message: format!("panic{}: {text}", PLACE.take()) }
+        Fault { kind: FailureKind::Panic, message: format!("panic{}: {text}", PLACE.take()) }
     })
 }
 

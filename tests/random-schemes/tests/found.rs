@@ -9,7 +9,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Accumulate, Arithmetic, Scheme};
 use quantloom_random_schemes::campaign::{Event, Finding, Options, Report, run};
-use quantloom_random_schemes::checks::{Check, Kind, Subject, backend};
+use quantloom_random_schemes::checks::{Check, FailureKind, Subject, backend};
 use quantloom_runtime::accumulation::Accumulation;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::op::{Op, ProductError, Values, ValuesMut, Workspace};
@@ -111,7 +111,7 @@ fn a_wrong_packer_is_found() {
     }
     let Finding { case, fault, .. } =
         found(&Subject { pack: wrong, ..Subject::default() }, Check::Pack);
-    assert_eq!(fault.kind, Kind::Wrong);
+    assert_eq!(fault.kind, FailureKind::Wrong);
     assert!(!case.scheme.shifts.is_empty(), "{}", case.scheme);
     let clauses = case.scheme.index.is_none() && case.scheme.zero.is_none();
     assert!(clauses && bare(&case.scheme), "{}", case.scheme);
@@ -126,7 +126,7 @@ fn a_panic_is_found() {
     }
     let Finding { case, fault, .. } =
         found(&Subject { pack: wrong, ..Subject::default() }, Check::Pack);
-    assert_eq!(fault.kind, Kind::Panic);
+    assert_eq!(fault.kind, FailureKind::Panic);
     assert!(fault.message.contains("zero points are beyond me"), "{}", fault.message);
     assert!(case.scheme.zero.is_some() && bare(&case.scheme), "{}", case.scheme);
 }
@@ -135,7 +135,7 @@ fn a_panic_is_found() {
 fn a_wrong_printer_is_found() {
     let print = |scheme: &Scheme| scheme.to_string().replace("ties: away", "ties: even");
     let Finding { case, fault, .. } = found(&Subject { print, ..Subject::default() }, Check::Print);
-    assert_eq!(fault.kind, Kind::Wrong);
+    assert_eq!(fault.kind, FailureKind::Wrong);
     let printed = case.scheme.to_string();
     assert!(printed.contains("ties: away"), "{printed}");
     assert!(case.scheme.bias.is_none() && case.scheme.experts.is_none(), "{printed}");
@@ -147,7 +147,7 @@ fn a_wrong_product_is_found() {
     let wrong = |name: &str| backend(name).map(|right| Box::new(Wrong(right)) as Box<dyn Backend>);
     let subject = Subject { backend: Arc::new(wrong), ..Subject::default() };
     let Finding { case, fault, .. } = found(&subject, Check::Products("portable".to_owned()));
-    assert_eq!(fault.kind, Kind::Wrong);
+    assert_eq!(fault.kind, FailureKind::Wrong);
     assert!(case.scheme.bias.is_some(), "{}", case.scheme);
     let clauses = case.scheme.zero.is_none() && case.scheme.index.is_none();
     assert!(clauses && bare(&Scheme { bias: None, ..case.scheme.clone() }), "{}", case.scheme);

@@ -1,7 +1,7 @@
 //! Files with flipped bits are converted or refused.
 
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options as Reading};
-use quantloom_runtime::convert::{Options, Output, Plan};
+use quantloom_runtime::convert::{ConversionPlan, Options, Output};
 use quantloom_tests::{Random, golden_file, golden_gguf};
 
 #[test]
@@ -38,7 +38,7 @@ fn conversions_of_flipped_bits() {
             };
             let options = Options { weights_only: random.below(2) == 0 };
             let format = formats[random.below(formats.len() as u64) as usize];
-            let plan = Plan::new(&checkpoint, format, options, &|_| {});
+            let plan = ConversionPlan::new(&checkpoint, format, options, &|_| {});
             let path = folder.path().join("out");
             match plan.write(&Output::File(path.clone()), &|_| {}) {
                 Ok(()) => {

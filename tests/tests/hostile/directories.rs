@@ -1,6 +1,6 @@
 //! Directories of shards, and paths that are not files.
 
-use quantloom_runtime::checkpoint::{Access, Checkpoint, Options, Tensors};
+use quantloom_runtime::checkpoint::{Checkpoint, FileAccess, Options, Tensors};
 use quantloom_tests::file::File;
 use quantloom_tests::golden_file;
 use serde_json::json;
@@ -70,9 +70,9 @@ fn a_copied_file_may_be_shortened_while_it_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     std::fs::copy(&golden, &path).unwrap();
-    let options = Options { access: Access::Copied, ..Options::default() };
+    let options = Options { access: FileAccess::Copied, ..Options::default() };
     let checkpoint = Checkpoint::open_with(&path, options).unwrap();
-    let tensors = Tensors::open_as(&path, Access::Copied).unwrap();
+    let tensors = Tensors::open_as(&path, FileAccess::Copied).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(8).unwrap();
     let mapped = Tensors::open(&golden).unwrap();

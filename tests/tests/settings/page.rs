@@ -1,7 +1,7 @@
 //! The page of keys, which is generated from the tables of formats.
 
 use quantloom_runtime::checkpoint::CheckpointFormat;
-use quantloom_runtime::checkpoint::keys::{Kind, Use, table};
+use quantloom_runtime::checkpoint::keys::{RowSubject, Use, table};
 
 /// `docs/checkpoint-keys.md` is generated from the tables.
 #[test]
@@ -25,12 +25,14 @@ fn the_page_of_keys_is_fresh() {
     for family in families {
         let table = table(family).unwrap();
         new += &format!("\n## {}\n\n{}.\n\n", family.name(), table.software);
-        for (kind, title) in [(Kind::Key, "key"), (Kind::Tensor, "other tensor of a layer")] {
-            let rows: Vec<_> = table.rows.iter().filter(|row| row.kind == kind).collect();
+        for (subject, title) in
+            [(RowSubject::Key, "key"), (RowSubject::Tensor, "other tensor of a layer")]
+        {
+            let rows: Vec<_> = table.rows.iter().filter(|row| row.subject == subject).collect();
             if rows.is_empty() {
                 continue;
             }
-            if kind == Kind::Tensor {
+            if subject == RowSubject::Tensor {
                 new.push('\n');
             }
             new += &format!("| {title} | | why |\n|---|---|---|\n");

@@ -16,7 +16,7 @@ use quantloom::codegen::jit::Jit;
 use quantloom::codegen::target::target;
 use quantloom::runtime::backend::Backend;
 use quantloom::runtime::gpu::{
-    Arrangement, Choice, Executor as _, GpuDevice, Launch, NativePart, Products, Request, Slot,
+    Arrangement, Choice, Executor as _, GpuDevice, Launch, NativeBuffer, Products, Request, Slot,
 };
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{
@@ -191,7 +191,7 @@ where
         Jit.arrangement(request)
     }
 
-    fn native(&self, request: &Request<'_>) -> Result<Vec<NativePart>, Refusal> {
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Jit.native(request)
     }
 
@@ -242,7 +242,7 @@ fn mistakes_of_texts_are_found() {
 fn division(n: u32, change: &str) -> KernelText<'static> {
     let threads = 64;
     let grid = [Extent::Constant(n / threads), Extent::Constant(1), Extent::Constant(1)];
-    let launch = ir::Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+    let launch = ir::LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
     let mut b = Builder::new("divide", "z = x / y", target("wgsl").unwrap(), launch);
     let shape = [Extent::Constant(n)];
     let [x, y] = ["x", "y"].map(|name| b.buffer(name, Word::U32, Access::ReadOnly, &shape, "f32"));
@@ -311,7 +311,7 @@ fn quotients_are_rounded_once() {
         let kernel = wgpu.kernel(&key).unwrap();
         let (x, y) = (wgpu.upload(&bytes(&xs)).unwrap(), wgpu.upload(&bytes(&ys)).unwrap());
         let mut z = wgpu.output(u64::from(PAIRS) * 4).unwrap();
-        let problem = source::Problem::new(1, PAIRS.into(), 1, 1);
+        let problem = source::ProblemSize::new(1, PAIRS.into(), 1, 1);
         let kernel = wgpu.ready(&kernel, &problem).unwrap();
         let slots = &mut [Slot::Read(&x), Slot::Read(&y), Slot::Write(&mut z)];
         // SAFETY: this API checks what a text touches.

@@ -11,8 +11,8 @@ use quantloom::codegen::jit::{Jit, Simulator};
 use quantloom::codegen::target::{Class, Target};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::experts::ExpertLayer;
-use quantloom::runtime::gpu::{LaunchPlan, LayerPlan, PlanKey, RoutedBy, Step};
-use quantloom::runtime::source::{Access, KernelSource as _, KernelText, Problem};
+use quantloom::runtime::gpu::{LaunchPlan, LaunchStep, LayerPlan, PlanKey, RoutedBy};
+use quantloom::runtime::source::{Access, KernelSource as _, KernelText, ProblemSize};
 
 use super::super::backend::{Tuning, simulator};
 use super::super::random_experts::{RandomExperts, options};
@@ -91,7 +91,7 @@ fn write_launches(
 }
 
 /// The blocks of a launch and their threads.
-fn grid(step: &Step, text: &KernelText<'_>, sizes: &Problem) -> String {
+fn grid(step: &LaunchStep, text: &KernelText<'_>, sizes: &ProblemSize) -> String {
     let blocks = text.rule.grid.each_ref().map(|count| {
         count.with_rows(&step.rows).of(sizes).map_or_else(|| "?".to_owned(), |n| n.to_string())
     });

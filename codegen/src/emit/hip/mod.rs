@@ -42,6 +42,7 @@ const UNITS: u32 = 4;
 
 /// Why a kernel cannot be printed as HIP.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HipEmitError {
     /// The kernel is for another kind of target.
     #[error("kernel {kernel} is for {target}; HIP is for gfx* targets")]

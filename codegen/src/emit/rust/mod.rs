@@ -16,6 +16,7 @@ pub use decoder::{decoder, decoder_name};
 
 /// Why a code type has no Rust decoder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RustEmitError {
     /// No sequence decodes these codes to f32.
     #[error("no sequence decodes {0} to f32 on CPUs")]

@@ -18,9 +18,9 @@ use std::collections::HashMap;
 use quantloom_dsl::{BufferRole, Dimension};
 
 use super::{
-    Access, BarrierArray, BarrierId, Body, Buffer, BufferId, Extent, Kernel, Launch, Op, Operand,
-    Parameter, ParameterId, Reg, Register, RegisterId, Role, SharedBlock, SharedId, Special,
-    Statement, TensorId, TensorMap, Type, Uniformity, Word,
+    Access, BarrierArray, BarrierId, Body, Buffer, BufferId, Extent, Kernel, LaunchConfig, Op,
+    Operand, Parameter, ParameterId, Reg, Register, RegisterId, Role, SharedBlock, SharedId,
+    Special, Statement, TensorId, TensorMap, Type, Uniformity, Word,
 };
 use crate::target::Target;
 
@@ -37,7 +37,7 @@ pub struct Builder {
 
 impl Builder {
     /// A kernel without statements.
-    pub fn new(name: &str, summary: &str, target: &'static Target, launch: Launch) -> Self {
+    pub fn new(name: &str, summary: &str, target: &'static Target, launch: LaunchConfig) -> Self {
         let kernel = Kernel {
             name: name.to_owned(),
             summary: summary.to_owned(),
@@ -58,7 +58,7 @@ impl Builder {
     pub fn trial(target: &'static Target) -> Self {
         let threads = target.gpu.map_or(1, |gpu| gpu.warp);
         let grid = [Extent::Constant(1); 3];
-        let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+        let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
         Self::new("trial", "", target, launch)
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::broken_rule::{DeclarationError, LaunchError, RoleError, ValueError};
 use crate::ir::{Access, Type, Uniformity};
 use crate::target::Feature;
 
@@ -25,6 +26,7 @@ pub struct VerifyErrors {
 
 /// The kinds of errors.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerifyErrorKind {
     /// The target has no instruction set of this IR.
     #[error("{0} is not a GPU target of this IR")]
@@ -39,7 +41,7 @@ pub enum VerifyErrorKind {
     },
     /// A number of threads, blocks or registers that the target cannot launch.
     #[error("launch: {0}")]
-    Launch(String),
+    Launch(LaunchError),
     /// More shared memory than a block can have.
     #[error("{bytes} bytes of shared memory; a block of {target} has at most {limit}")]
     SharedSize {
@@ -56,7 +58,7 @@ pub enum VerifyErrorKind {
         /// What is declared.
         name: String,
         /// What is wrong with it.
-        what: String,
+        what: DeclarationError,
     },
     /// An item that is used and not declared.
     #[error("there is no {what} number {number}")]
@@ -190,11 +192,11 @@ pub enum VerifyErrorKind {
         threads: u32,
     },
     /// A number that the operation does not accept.
-    #[error("{0}")]
-    Value(String),
+    #[error(transparent)]
+    Value(#[from] ValueError),
     /// Roles that are not the last statement of the kernel, or that do not cover its warps.
     #[error("roles: {0}")]
-    Roles(String),
+    Roles(RoleError),
     /// Roles that ask for more registers than the block was launched with.
     #[error(
         "roles need {asked} registers, in units of {per} x 32 threads; the launch allocates {given}: \

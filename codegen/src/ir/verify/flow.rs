@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{Findings, VerifyErrorKind};
-use crate::ir::operation::{Effect, Operation, Part, ResultUniformity};
+use crate::ir::operation::{Effect, Operation, OperationPart, ResultUniformity};
 use crate::ir::{
     Access, Accumulator, Body, BufferId, MatrixOperand, Op, Operand, Reg, Space, Statement,
     Uniformity,
@@ -244,7 +244,7 @@ impl<'k> Flow<'_, 'k> {
             }
         }
         for part in &row.parts {
-            if let Part::Tensor(id, _) = part {
+            if let OperationPart::Tensor(id, _) = part {
                 self.check_access(self.findings.kernel.tensors[id.0 as usize].buffer, state);
             }
         }

@@ -1,6 +1,6 @@
 //! Declarations and launch.
 
-use super::{Findings, VerifyErrorKind};
+use super::{DeclarationError, Findings, LaunchError, ValueError, VerifyErrorKind};
 use crate::ir::{Extent, Register};
 use crate::target::{Feature, Gpu};
 
@@ -47,7 +47,7 @@ fn names(findings: &mut Findings<'_>) {
     }
     for Register { name, len, .. } in &kernel.registers {
         if *len == 0 {
-            let what = "a register array of length 0".to_owned();
+            let what = DeclarationError::EmptyRegisters;
             findings.report(None, VerifyErrorKind::Declaration { name: name.clone(), what });
         }
     }
@@ -65,7 +65,7 @@ fn extent(findings: &mut Findings<'_>, extent: Extent) {
         }
     }
     if matches!(extent, Extent::CeilDiv(_, 0)) {
-        findings.report(None, VerifyErrorKind::Value("an extent is divided by 0".to_owned()));
+        findings.report(None, ValueError::ExtentByZero.into());
     }
 }
 
@@ -74,7 +74,7 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
     let count = kernel.buffers.len();
     if let Some(limit) = gpu.buffers.filter(|limit| count > *limit as usize) {
         let target = kernel.target.name;
-        let what = format!("{count} buffers; a kernel of {target} has at most {limit}");
+        let what = LaunchError::Buffers { count, target, limit };
         findings.report(None, VerifyErrorKind::Launch(what));
     }
     for buffer in &kernel.buffers {
@@ -82,7 +82,7 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
             extent(findings, *part);
         }
         if buffer.shape.is_empty() {
-            let what = "a buffer without a shape".to_owned();
+            let what = DeclarationError::NoShape;
             findings.report(None, VerifyErrorKind::Declaration { name: buffer.name.clone(), what });
         }
     }
@@ -91,20 +91,19 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
             extent(findings, *part);
         }
         let what = if kernel.buffers.get(map.buffer.0 as usize).is_none() {
-            "its buffer is not declared"
+            DeclarationError::NoBuffer
         } else if !(1..=5).contains(&map.extents.len())
             || map.strides.len() != map.extents.len()
             || map.tile.len() != map.extents.len()
         {
-            "extents, strides and tile must have the same one to five dimensions"
+            DeclarationError::Dimensions
         } else if map.strides.first() != Some(&Extent::Constant(1)) {
-            "its first stride must be 1"
+            DeclarationError::FirstStride
         } else if map.tile.iter().any(|size| !(1..=256).contains(size)) {
-            "a tile's dimension is 1 to 256"
+            DeclarationError::TileSize
         } else {
             continue;
         };
-        let what = what.to_owned();
         findings.report(None, VerifyErrorKind::Declaration { name: map.name.clone(), what });
     }
 }
@@ -115,23 +114,22 @@ fn shared(findings: &mut Findings<'_>, gpu: &Gpu) {
         let under =
             block.aliases.map(|under| (under.0 as usize, kernel.shared.get(under.0 as usize)));
         let what = if block.len == 0 {
-            "its length is 0"
+            DeclarationError::Empty
         } else if !block.align.is_power_of_two() || block.align < 16 {
-            "its alignment is not a power of two of at least 16"
+            DeclarationError::Alignment
         } else {
             match under {
                 None => continue,
-                Some((id, _)) if id >= at => "it aliases a block that is declared later",
+                Some((id, _)) if id >= at => DeclarationError::AliasesLater,
                 Some((_, Some(under))) if under.bytes() < block.bytes() => {
-                    "it is longer than the block that it aliases"
+                    DeclarationError::LongerThanAliased
                 }
                 Some((_, Some(under))) if under.align < block.align => {
-                    "its alignment is larger than that of the block that it aliases"
+                    DeclarationError::AlignedMoreThanAliased
                 }
                 Some(_) => continue,
             }
         };
-        let what = what.to_owned();
         findings.report(None, VerifyErrorKind::Declaration { name: block.name.clone(), what });
     }
     let bytes = kernel.shared_map().bytes;
@@ -144,35 +142,26 @@ fn shared(findings: &mut Findings<'_>, gpu: &Gpu) {
 fn launch(findings: &mut Findings<'_>, gpu: &Gpu) {
     let kernel = findings.kernel;
     let launch = kernel.launch;
+    let (threads, blocks) = (launch.threads, launch.min_blocks);
     for part in launch.grid {
         extent(findings, part);
     }
-    let mut report = |what: String| findings.report(None, VerifyErrorKind::Launch(what));
-    if launch.threads == 0 || !launch.threads.is_multiple_of(gpu.warp) {
-        report(format!(
-            "{} threads are not a multiple of the warp of {}",
-            launch.threads, gpu.warp
-        ));
+    let mut report = |what: LaunchError| findings.report(None, VerifyErrorKind::Launch(what));
+    if threads == 0 || !threads.is_multiple_of(gpu.warp) {
+        report(LaunchError::PartialWarp { threads, warp: gpu.warp });
     }
-    if launch.threads > gpu.block_threads {
-        report(format!("{} threads; a block has at most {}", launch.threads, gpu.block_threads));
+    if threads > gpu.block_threads {
+        report(LaunchError::Threads { threads, limit: gpu.block_threads });
     }
-    let together = launch.threads.saturating_mul(launch.min_blocks);
-    if launch.min_blocks == 0 || together > gpu.sm_threads {
-        report(format!(
-            "{} resident blocks of {} threads; an SM (CU) has {} threads",
-            launch.min_blocks, launch.threads, gpu.sm_threads
-        ));
+    if blocks == 0 || threads.saturating_mul(blocks) > gpu.sm_threads {
+        report(LaunchError::ResidentThreads { blocks, threads, limit: gpu.sm_threads });
     }
     let bytes = kernel.shared_map().bytes.saturating_add(gpu.reserved_shared);
-    if launch.min_blocks > 1 && bytes.saturating_mul(launch.min_blocks) > gpu.sm_shared {
-        report(format!(
-            "{} resident blocks of {bytes} bytes of shared memory; an SM (CU) has {} bytes",
-            launch.min_blocks, gpu.sm_shared
-        ));
+    if blocks > 1 && bytes.saturating_mul(blocks) > gpu.sm_shared {
+        report(LaunchError::ResidentShared { blocks, bytes, limit: gpu.sm_shared });
     }
     if launch.cluster == 0 || launch.cluster > 8 {
-        report(format!("a cluster of {} blocks; only 1 to 8 are portable", launch.cluster));
+        report(LaunchError::Cluster(launch.cluster));
     }
     let needs =
         [(launch.cluster > 1, Feature::Cluster), (launch.programmatic, Feature::GridDependency)];

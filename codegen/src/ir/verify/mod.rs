@@ -1,11 +1,13 @@
 //! The verifier: checks that emitters can print a kernel and the simulator can run it.
 //!
 //! In: a [`Kernel`]. Out: a [`Verified`] kernel, which emitters and the simulator require, or every
-//! [`VerifyError`] found. `error` has the errors; `interface` checks declarations and launch,
-//! `operations` each operation alone, `flow` the control flow: uniformity, registers written before
-//! they are read, matrix operations in flight, the wait for earlier grids. The simulator checks
-//! what depends on run-time values: bounds, races, copies in flight.
+//! [`VerifyError`] found. `error` has the errors, `broken_rule` the rules behind some of them;
+//! `interface` checks declarations and launch, `operations` each operation alone, `flow` the control
+//! flow: uniformity, registers written before they are read, matrix operations in flight, the wait
+//! for earlier grids. The simulator checks what depends on run-time values: bounds, races, copies in
+//! flight.
 
+mod broken_rule;
 mod error;
 mod flow;
 mod interface;
@@ -13,6 +15,7 @@ mod operations;
 
 use super::{Kernel, Reg, Register};
 
+pub use broken_rule::{DeclarationError, LaunchError, RoleError, ValueError};
 pub use error::{VerifyError, VerifyErrorKind, VerifyErrors};
 
 /// A value that has passed the verifier. Only [`verify`] makes one.

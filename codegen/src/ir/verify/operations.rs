@@ -1,8 +1,8 @@
 //! Checks of each operation alone: its items are declared, types and counts match, constants are in
 //! range, the buffer allows the access, the target has the instruction.
 
-use super::{Findings, VerifyErrorKind};
-use crate::ir::operation::{Expected, Part, Place};
+use super::{Findings, RoleError, ValueError, VerifyErrorKind};
+use crate::ir::operation::{AllowedArrays, Expected, OperationPart};
 use crate::ir::{
     Access, AccessKind, Accumulator, Address, BarrierRef, Body, MatrixOperand, MatrixScope,
     MemoryAccess, MemoryOrder, Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type,
@@ -45,7 +45,7 @@ impl<'k> Walk<'_, 'k> {
                         self.value("bound", U32, bound);
                     }
                     if *step == Operand::U32(0) {
-                        self.report(VerifyErrorKind::Value("a loop's step is 0".to_owned()));
+                        self.report(ValueError::LoopStep.into());
                     }
                     self.at += 1;
                     self.body(body, false);
@@ -58,8 +58,7 @@ impl<'k> Walk<'_, 'k> {
                 }
                 Statement::Roles(roles) => {
                     if !top || place + 1 != body.len() {
-                        let what = "they are not the last statement of the kernel".to_owned();
-                        self.report(VerifyErrorKind::Roles(what));
+                        self.report(VerifyErrorKind::Roles(RoleError::NotLast));
                     }
                     self.roles(roles);
                     self.at += 1;
@@ -76,17 +75,18 @@ impl<'k> Walk<'_, 'k> {
         let mut next = 0;
         for role in roles {
             if role.warps.start != next || role.warps.is_empty() {
-                let what =
-                    format!("`{}` starts at warp {}, not {next}", role.name, role.warps.start);
-                self.report(VerifyErrorKind::Roles(what));
+                let (role, start) = (role.name.clone(), role.warps.start);
+                self.report(VerifyErrorKind::Roles(RoleError::Start {
+                    role,
+                    start,
+                    expected: next,
+                }));
             }
             next = role.warps.end;
         }
         if next != kernel.warps() {
-            self.report(VerifyErrorKind::Roles(format!(
-                "they cover warps 0 to {next} of {}",
-                kernel.warps()
-            )));
+            let what = RoleError::Covered { covered: next, warps: kernel.warps() };
+            self.report(VerifyErrorKind::Roles(what));
         }
         let Some(gpu) = kernel.target.gpu else { return };
         if roles.iter().all(|role| role.registers.is_none()) {
@@ -98,23 +98,17 @@ impl<'k> Walk<'_, 'k> {
         let mut asked = 0;
         for role in roles {
             let Some(registers) = role.registers else {
-                let what = format!("`{}` does not set its number of registers", role.name);
+                let what = RoleError::NoRegisters(role.name.clone());
                 self.report(VerifyErrorKind::Roles(what));
                 continue;
             };
             if !(24..=256).contains(&registers) || !registers.is_multiple_of(8) {
-                let what = format!(
-                    "`{}` has {registers} registers; must be a multiple of 8 from 24 to 256",
-                    role.name
-                );
+                let what = RoleError::Registers { role: role.name.clone(), registers };
                 self.report(VerifyErrorKind::Roles(what));
             }
             let group = gpu.warp_group.unwrap_or(1);
             if !role.warps.start.is_multiple_of(group) || !role.warps.end.is_multiple_of(group) {
-                let what = format!(
-                    "`{}` sets its number of registers, and is not made of whole warp groups",
-                    role.name
-                );
+                let what = RoleError::PartialWarpGroup(role.name.clone());
                 self.report(VerifyErrorKind::Roles(what));
             }
             asked += registers * role.warps.len() as u32;
@@ -197,29 +191,30 @@ impl<'k> Walk<'_, 'k> {
         let row = op.row();
         self.needs(row.feature);
         // A masked access is not checked for bounds: the mask is known only at run time.
-        let masked = row.parts.iter().any(|part| matches!(part, Part::Mask(_)));
+        let masked = row.parts.iter().any(|part| matches!(part, OperationPart::Mask(_)));
         for part in &row.parts {
             match *part {
-                Part::Form(_) | Part::Attribute(_) => {}
-                Part::Writes(role, ty, regs) | Part::Registers(role, ty, regs) => {
+                OperationPart::Form(_) | OperationPart::Attribute(_) => {}
+                OperationPart::Writes(role, ty, regs)
+                | OperationPart::Registers(role, ty, regs) => {
                     regs.iter().for_each(|reg| self.expected(role, ty, (*reg).into()));
                 }
-                Part::Reads(role, ty, values) => {
+                OperationPart::Reads(role, ty, values) => {
                     values.iter().for_each(|value| self.expected(role, ty, *value));
                 }
-                Part::Mask(mask) => self.value("mask", Pred, mask),
-                Part::Memory(access) => {
-                    self.place(access);
+                OperationPart::Mask(mask) => self.value("mask", Pred, mask),
+                OperationPart::Memory(access) => {
+                    self.allowed(access);
                     let certain = !(masked && matches!(access.address.space, Space::Global(_)));
                     self.address(access, certain);
                 }
-                Part::Mbarrier(barrier) => self.mbarrier(barrier),
-                Part::Parameter(id) => {
+                OperationPart::Mbarrier(barrier) => self.mbarrier(barrier),
+                OperationPart::Parameter(id) => {
                     if id.0 as usize >= self.findings.kernel.parameters.len() {
                         self.report(VerifyErrorKind::Unknown { what: "parameter", number: id.0 });
                     }
                 }
-                Part::Tensor(id, at) => self.tensor(id.0, at),
+                OperationPart::Tensor(id, at) => self.tensor(id.0, at),
             }
         }
         self.rules(op);
@@ -230,7 +225,7 @@ impl<'k> Walk<'_, 'k> {
         let gpu = self.findings.kernel.target.gpu;
         match op {
             Op::Special { value: Special::Block(axis) | Special::Blocks(axis), .. } => {
-                self.require(*axis <= 2, || format!("grid axis {axis} does not exist"));
+                self.require(*axis <= 2, ValueError::GridAxis(*axis));
             }
             Op::Load { dst, width, .. } | Op::ClusterLoad { dst, width, .. } => {
                 self.count("results", width.registers(), dst.len())
@@ -240,16 +235,15 @@ impl<'k> Walk<'_, 'k> {
             }
             Op::AtomicLoad { order, .. } => {
                 let acquires = matches!(order, MemoryOrder::Relaxed | MemoryOrder::Acquire);
-                self.require(acquires, || "a load cannot release".to_owned());
+                self.require(acquires, ValueError::ReleasingLoad);
             }
             Op::NamedBarrier { id, threads, .. } => {
                 let (warp, block) = (gpu.map_or(1, |gpu| gpu.warp), self.findings.kernel.launch);
                 let exists = (1..=15).contains(id);
-                self.require(exists, || format!("named barrier {id} does not exist"));
+                self.require(exists, ValueError::NamedBarrier(*id));
                 let whole = *threads > 0 && threads.is_multiple_of(warp);
-                self.require(whole && *threads <= block.threads, || {
-                    format!("a named barrier of {threads} threads; must be a multiple of the warp")
-                });
+                let whole = whole && *threads <= block.threads;
+                self.require(whole, ValueError::BarrierThreads(*threads));
             }
             Op::Shuffle { op, a, by, .. } => {
                 self.expected("value", Expected::Word, *a);
@@ -259,19 +253,17 @@ impl<'k> Walk<'_, 'k> {
                 let warp = gpu.map_or(32, |gpu| gpu.warp);
                 self.count("results", warp.div_ceil(32) as usize, dst.len());
             }
-            Op::CopyAsync { width, .. } => self.require(width.bytes() >= 4, || {
-                "an asynchronous copy must be 4, 8 or 16 bytes".to_owned()
-            }),
+            Op::CopyAsync { width, .. } => {
+                self.require(width.bytes() >= 4, ValueError::CopyWidth);
+            }
             Op::MbarrierInit { arrivals, .. } => {
-                self.require((1..1 << 20).contains(arrivals), || {
-                    format!("an mbarrier of {arrivals} arrivals is not supported")
-                });
+                let countable = (1..1 << 20).contains(arrivals);
+                self.require(countable, ValueError::Arrivals(*arrivals));
             }
             Op::BulkLoad { bytes: Operand::U32(bytes), .. }
             | Op::BulkStore { bytes: Operand::U32(bytes), .. } => {
-                self.require(*bytes > 0 && bytes.is_multiple_of(16), || {
-                    format!("a bulk copy of {bytes} bytes; must be a multiple of 16")
-                });
+                let whole = *bytes > 0 && bytes.is_multiple_of(16);
+                self.require(whole, ValueError::BulkBytes(*bytes));
             }
             Op::MatrixLoad { dst, .. } => self.matrices(dst.len()),
             Op::MatrixStore { values, .. } => self.matrices(values.len()),
@@ -315,23 +307,23 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn require(&mut self, right: bool, what: impl FnOnce() -> String) {
+    fn require(&mut self, right: bool, otherwise: ValueError) {
         if !right {
-            self.report(VerifyErrorKind::Value(what()));
+            self.report(otherwise.into());
         }
     }
 
-    fn place(&mut self, access: MemoryAccess) {
+    fn allowed(&mut self, access: MemoryAccess) {
         let shared = matches!(access.address.space, Space::Shared(_));
-        match access.place {
-            Place::Shared(role) if !shared => {
+        match access.allowed {
+            AllowedArrays::Shared(role) if !shared => {
                 self.report(VerifyErrorKind::WrongSpace { role, expected: "shared" });
             }
-            Place::Global(role) if shared => {
+            AllowedArrays::Global(role) if shared => {
                 self.report(VerifyErrorKind::WrongSpace { role, expected: "global" });
             }
-            Place::Constant(what) => self.constant_buffer(access.address, what),
-            Place::Anywhere | Place::Shared(_) | Place::Global(_) => {}
+            AllowedArrays::Constant(what) => self.constant_buffer(access.address, what),
+            AllowedArrays::Anywhere | AllowedArrays::Shared(_) | AllowedArrays::Global(_) => {}
         }
     }
 
@@ -361,7 +353,7 @@ impl<'k> Walk<'_, 'k> {
 
     fn matrices(&mut self, count: usize) {
         let right = matches!(count, 1 | 2 | 4);
-        self.require(right, || format!("{count} matrices; must be 1, 2 or 4"));
+        self.require(right, ValueError::Matrices(count));
     }
 
     fn constant_buffer(&mut self, address: Address, what: &'static str) {
@@ -409,8 +401,7 @@ impl<'k> Walk<'_, 'k> {
             }
         };
         if kind == AccessKind::Atomic && word != Word::U32 {
-            let what = "atomic operations need an array of 32-bit words".to_owned();
-            self.report(VerifyErrorKind::Value(what));
+            self.report(ValueError::AtomicWord.into());
         }
         let known = match address.index {
             Operand::U32(index) => u64::from(index),
@@ -471,14 +462,13 @@ impl<'k> Walk<'_, 'k> {
         let of_lane = op.lane_scales();
         for scale in scales {
             let byte = u32::from(scale.byte);
-            self.require(byte <= 3 && byte.is_multiple_of(of_lane), || {
-                format!("{of_lane} scales from byte {byte} of a register on; must be 0 to 3, and a multiple")
-            });
+            let selectable = byte <= 3 && byte.is_multiple_of(of_lane);
+            self.require(selectable, ValueError::ScaleByte { scales: of_lane, byte });
         }
         if let Accumulator::Registers(regs) = c {
             self.count("c", in_d, regs.len());
             let same = op.scope == MatrixScope::Warp || regs == d;
-            self.require(same, || "in warp-group scope c must be d".to_owned());
+            self.require(same, ValueError::Accumulator);
         }
     }
 }

@@ -12,7 +12,7 @@ use quantloom_dsl::format::{FloatFormat, Number, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Half, Register, Step};
 use super::to_16bit::{AND_OR, restoring_factor};
 use super::{NEGATIVE_ZEROS, both_halves};
@@ -164,7 +164,7 @@ pub fn placed_half(weight: &WeightCode, operand: Operand) -> Option<Sequence> {
             value = draft.push(Step::Fma16(half, value.into(), factor, zero));
         }
         let first = 2 * register as u8;
-        outputs.push(Output { register: value, codes: vec![first, first + 1] });
+        outputs.push(OutputWord { register: value, codes: vec![first, first + 1] });
     }
     let (steps, names) = draft.finish();
     Some(Sequence {

@@ -7,7 +7,7 @@
 use quantloom_dsl::Code;
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Register, Step};
 use super::TemplateRequest;
 use super::table::elements;
@@ -50,7 +50,7 @@ fn sequence(
     request: &TemplateRequest<'_>,
     encoding: OutputEncoding,
     (steps, names): (Vec<Step>, Vec<(super::super::step::Arg, &'static str)>),
-    outputs: Vec<Output>,
+    outputs: Vec<OutputWord>,
     fields: impl Iterator<Item = Field>,
 ) -> Sequence {
     Sequence {
@@ -66,7 +66,7 @@ fn sequence(
 }
 
 /// A word of eight codes of four bits.
-fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
+fn sixteen(book: &[u32]) -> (Draft, Vec<OutputWord>) {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
@@ -91,7 +91,7 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<Output>) {
             let (low, high) = (low.into(), high.into());
             let register = draft.push(Step::Prmt { low, high, select: select.into() });
             let first = 4 * part + 2 * pair;
-            outputs.push(Output { register, codes: vec![first, first + 1] });
+            outputs.push(OutputWord { register, codes: vec![first, first + 1] });
         }
     }
     (draft, outputs)
@@ -110,7 +110,7 @@ fn looked_up(
 }
 
 /// A word of codes of at most three bits, in fields of 1, 2 or 8 bits.
-fn eight(book: &[u32], field: u32) -> (Draft, Vec<Output>) {
+fn eight(book: &[u32], field: u32) -> (Draft, Vec<OutputWord>) {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
     let mut outputs = Vec::new();
@@ -157,12 +157,12 @@ fn numbers(
     book: &[u32],
     select: Register,
     pairs: [(u32, [u8; 2]); 2],
-    outputs: &mut Vec<Output>,
+    outputs: &mut Vec<OutputWord>,
 ) {
     let [low, high] = [0, 1].map(|which| looked_up(draft, book, (0, which), select));
     for (select, codes) in pairs {
         let (low, high) = (low.into(), high.into());
         let register = draft.push(Step::Prmt { low, high, select: select.into() });
-        outputs.push(Output { register, codes: codes.to_vec() });
+        outputs.push(OutputWord { register, codes: codes.to_vec() });
     }
 }

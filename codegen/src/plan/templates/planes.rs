@@ -8,7 +8,7 @@
 use quantloom_dsl::WeightCode;
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Register, Step};
 use super::PLANES_TO_BYTES;
 
@@ -82,7 +82,7 @@ pub fn planes_to_elements(weight: &WeightCode, operand: Operand) -> Sequence {
             });
         }
         let register = merged.unwrap_or(Register(0));
-        Output { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
+        OutputWord { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
     });
     let outputs = outputs.collect();
     for (at, (first, &(low, high))) in first_word.iter().zip(&planes).enumerate() {

@@ -14,7 +14,7 @@ use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{BF16, F16, FloatFormat};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Half, Step};
 use super::to_16bit::{AND_XOR, exact, pair, sequence};
 use super::{TemplateRequest, both_halves, integer};
@@ -104,7 +104,7 @@ pub fn signed_nibbles(weight: &WeightCode) -> Option<Sequence> {
         let (a, b) = (mask.into(), bytes(0x81));
         let signed = draft.push(Step::Lop3 { a, b, c: codes.into(), table: signs });
         let register = draft.push(Step::Add(lower.into(), signed.into()));
-        Output { register, codes: (first..first + 4).collect() }
+        OutputWord { register, codes: (first..first + 4).collect() }
     });
     let field = |code: u8| Field { at: 8 * (code % 4) + code / 4 * 4, slice: (0, 4), code };
     let (steps, names) = draft.finish();

@@ -8,7 +8,7 @@ use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::Step;
 use super::TemplateRequest;
 
@@ -96,7 +96,7 @@ pub(super) fn table_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let outputs = [0u8, 2].map(|first| {
         let [low, high] = [0, 1].map(|next| values[usize::from(first) + next].into());
         let register = draft.push(Step::Prmt { low, high, select: 0x5410.into() });
-        Output { register, codes: vec![first, first + 1] }
+        OutputWord { register, codes: vec![first, first + 1] }
     });
     let slice = (0, request.weight.code.bits() as u8);
     let field = |code: u8| Field { at: 8 * code, slice, code };

@@ -6,7 +6,7 @@ use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow, Vari
 use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Arg, Half, Register, Step};
 use super::{NEGATIVE_ZEROS, TemplateRequest, both_halves, integer};
 
@@ -54,7 +54,7 @@ pub(super) fn sequence(
     request: &TemplateRequest<'_>,
     encoding: OutputEncoding,
     draft: Draft,
-    outputs: Vec<Output>,
+    outputs: Vec<OutputWord>,
 ) -> Sequence {
     let (steps, names) = draft.finish();
     Sequence {
@@ -70,8 +70,8 @@ pub(super) fn sequence(
 }
 
 /// Field j and the field at the same position of the upper half.
-pub(super) fn pair(register: Register, lower: u32, field: u32) -> Output {
-    Output { register, codes: vec![lower as u8, (lower + 16 / field) as u8] }
+pub(super) fn pair(register: Register, lower: u32, field: u32) -> OutputWord {
+    OutputWord { register, codes: vec![lower as u8, (lower + 16 / field) as u8] }
 }
 
 const EXACT: OutputEncoding = OutputEncoding::Value { add: 0, exponent: 0 };
@@ -218,7 +218,7 @@ pub(super) fn convert_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let outputs = [false, true].map(|high| {
         let register = draft.push(Step::CvtF16 { codes: word, high });
         let first = if high { 2 } else { 0 };
-        Output { register, codes: vec![first, first + 1] }
+        OutputWord { register, codes: vec![first, first + 1] }
     });
     Some(sequence("convert_f16", request, EXACT, draft, outputs.to_vec()))
 }

@@ -4,7 +4,7 @@ use quantloom_dsl::format::{E2M1, E4M3, Number};
 use quantloom_dsl::{Code, TableIntegers, WeightCode};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::Step;
 use super::{TemplateRequest, integer};
 
@@ -28,7 +28,7 @@ pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
         let (a, b, c) = (topped.into(), (mask * 0x0101_0101).into(), sign_flip.into());
         let register = draft.push(Step::Lop3 { a, b, c, table: 0x6A });
         let code = |byte: u32| (byte * per_byte + place) as u8;
-        Output { register, codes: (0..4).map(code).collect() }
+        OutputWord { register, codes: (0..4).map(code).collect() }
     });
     let outputs = outputs.collect();
     let fields = (0..(32 / field) as u8)
@@ -83,8 +83,8 @@ pub(super) fn table_e4m3(request: &TemplateRequest<'_>) -> Option<Sequence> {
         steps,
         names,
         outputs: vec![
-            Output { register: signed[0], codes: vec![0, 1, 2, 3] },
-            Output { register: signed[1], codes: vec![4, 5, 6, 7] },
+            OutputWord { register: signed[0], codes: vec![0, 1, 2, 3] },
+            OutputWord { register: signed[1], codes: vec![4, 5, 6, 7] },
         ],
     })
 }
@@ -124,7 +124,7 @@ pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
         inputs: vec![fields],
         steps,
         names,
-        outputs: vec![Output { register, codes: vec![0, 1, 2, 3] }],
+        outputs: vec![OutputWord { register, codes: vec![0, 1, 2, 3] }],
     })
 }
 
@@ -149,6 +149,6 @@ pub(super) fn table_u8(request: &TemplateRequest<'_>) -> Option<Sequence> {
         inputs: vec![(0..4).map(field).collect()],
         steps,
         names,
-        outputs: vec![Output { register, codes: (0..4).collect() }],
+        outputs: vec![OutputWord { register, codes: (0..4).collect() }],
     })
 }

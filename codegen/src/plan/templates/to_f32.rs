@@ -4,7 +4,7 @@ use quantloom_dsl::format::{F32, Number, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
-use super::super::sequence::{Draft, Field, Output, OutputEncoding, Sequence};
+use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Register, Step};
 use super::{TemplateRequest, integer};
 
@@ -21,7 +21,7 @@ fn each_byte(
     let word = draft.input(0);
     let outputs = (0..BYTES).map(|byte| {
         let register = decode(&mut draft, word, byte);
-        Output { register, codes: vec![byte as u8] }
+        OutputWord { register, codes: vec![byte as u8] }
     });
     let outputs = outputs.collect();
     let (steps, names) = draft.finish();

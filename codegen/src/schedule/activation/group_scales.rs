@@ -17,7 +17,7 @@ use super::quotient::Divisor;
 use super::rounding::Rounding;
 use super::rows::{OperandRows, SlotRow};
 use super::scale::{Factor, Scales};
-use super::source::{Place, Source, VECTOR};
+use super::source::{SourceColumn, VECTOR, VectorSource};
 use super::{ROW_THREADS, masked, start};
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Kernel, Mask, Op, Operand,
@@ -69,7 +69,7 @@ fn choose(
     (m, rows, threads): (ParameterId, OperandRows, u32),
     programmatic: bool,
 ) {
-    let source = Source::declare(b, problem, m, false).by_elements();
+    let source = VectorSource::declare(b, problem, m, false).by_elements();
     let given = Given::declare(b, problem, quantiser);
     let found = OfGroups::declare(b, problem, quantiser, (rows.count(), problem.rows_access()));
     let levels = Levels::new(problem, given);
@@ -106,7 +106,7 @@ struct Chooser<'p> {
     problem: &'p ActivationProblem,
     threads: u32,
     thread: Operand,
-    source: Source,
+    source: VectorSource,
     levels: Levels<'p>,
     found: OfGroups,
     /// The number of the row.
@@ -152,7 +152,7 @@ impl Chooser<'_> {
 /// The state of a thread that chooses the scale of a unit.
 struct Unit<'p> {
     problem: &'p ActivationProblem,
-    source: Source,
+    source: VectorSource,
     levels: Levels<'p>,
     constants: Constants,
     of_row: OfRow,
@@ -361,13 +361,13 @@ impl<'p> GroupScales<'p> {
         self.scale.store(b, (row, Some(number)), value, begins);
     }
 
-    /// The operand's words of a vector with columns from `places`; also stores the scales of segments
+    /// The operand's words of a vector with columns from `columns`; also stores the scales of segments
     /// that start there.
     pub(super) fn quantise(
         &self,
         b: &mut Builder,
         elements: &[Operand],
-        places: &[Place],
+        columns: &[SourceColumn],
         (row, column, inside): (Operand, Operand, Operand),
     ) -> Vec<Operand> {
         let problem = self.problem;
@@ -377,10 +377,10 @@ impl<'p> GroupScales<'p> {
         let each = segment.min(VECTOR) as usize;
         let (mut scaled, mut zeros) = (Vec::new(), Vec::new());
         // Columns of a segment belong to one group; its pads are last.
-        for (at, (elements, places)) in
-            (0..VECTOR).step_by(each).zip(elements.chunks(each).zip(places.chunks(each)))
+        for (at, (elements, columns)) in
+            (0..VECTOR).step_by(each).zip(elements.chunks(each).zip(columns.chunks(each)))
         {
-            let Place { column: own, there } = places[0];
+            let SourceColumn { column: own, there } = columns[0];
             let group = b.div(own, size);
             let from = b.add(first, group);
             let load = |b: &mut Builder, buffer: BufferId, fill: f32| -> Operand {
@@ -403,7 +403,7 @@ impl<'p> GroupScales<'p> {
             let column = b.add(column, at);
             self.store_scale(b, (row, column, inside), (segment, value));
         }
-        let there: Vec<Operand> = places.iter().map(|place| place.there).collect();
+        let there: Vec<Operand> = columns.iter().map(|column| column.there).collect();
         let zeros = self.given.zero.map(|_| &zeros[..]);
         self.codes.words(b, &scaled, zeros, Some(&there))
     }

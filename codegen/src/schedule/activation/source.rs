@@ -14,8 +14,8 @@ use super::rounding::half;
 /// Columns of a vector.
 pub(super) const VECTOR: u32 = 8;
 
-/// The source of vectors.
-pub(super) struct Source {
+/// Where vectors of x are loaded from.
+pub(super) struct VectorSource {
     x: BufferId,
     /// For each column of the operand, its column of x.
     order: Option<BufferId>,
@@ -41,14 +41,14 @@ struct OfMatrix {
 
 /// The source of an element of the operand.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct SourceColumn {
     /// The column of x.
     pub(super) column: Operand,
     /// Whether the element exists; otherwise it is a pad.
     pub(super) there: Operand,
 }
 
-impl Source {
+impl VectorSource {
     /// Declares x, its order and its prescale, if it has them.
     pub(super) fn declare(
         b: &mut Builder,
@@ -138,15 +138,15 @@ impl Source {
         row: Operand,
         column: Operand,
         limit: Option<Operand>,
-    ) -> (Vec<Operand>, Vec<Place>) {
-        let (mut words, mut places) = (Vec::new(), Vec::new());
-        self.each_ordered(b, (order, column, limit), |b, place| {
-            let from = b.add(row, place.column);
-            let loaded = self.load_unit(b, from, 0, Some(place.there));
-            words.extend(self.multiplied(b, loaded, (place.column, 0), Some(place.there)));
-            places.push(place);
+    ) -> (Vec<Operand>, Vec<SourceColumn>) {
+        let (mut words, mut columns) = (Vec::new(), Vec::new());
+        self.each_ordered(b, (order, column, limit), |b, column| {
+            let from = b.add(row, column.column);
+            let loaded = self.load_unit(b, from, 0, Some(column.there));
+            words.extend(self.multiplied(b, loaded, (column.column, 0), Some(column.there)));
+            columns.push(column);
         });
-        (words, places)
+        (words, columns)
     }
 
     /// The columns of x of a vector of the operand, by their order.
@@ -154,7 +154,7 @@ impl Source {
         &self,
         b: &mut Builder,
         (order, column, limit): (BufferId, Operand, Option<Operand>),
-        mut place: impl FnMut(&mut Builder, Place),
+        mut each: impl FnMut(&mut Builder, SourceColumn),
     ) {
         // Orders are padded to whole vectors.
         let inside = limit.map(|limit| b.less(column, limit));
@@ -167,41 +167,41 @@ impl Source {
             let from = Address::new(order, first).plus(at);
             for found in b.load_as(Type::U32, from, Width::B128, mask, Cache::Constant) {
                 let there = b.less(found, self.k);
-                place(b, Place { column: found.into(), there });
+                each(b, SourceColumn { column: found.into(), there });
             }
         }
     }
 
     /// The sources of the elements of a vector of the operand.
-    pub(super) fn places(
+    pub(super) fn columns(
         &self,
         b: &mut Builder,
         column: Operand,
         limit: Option<Operand>,
-    ) -> Vec<Place> {
+    ) -> Vec<SourceColumn> {
         if let Some(order) = self.order {
-            let mut places = Vec::new();
-            self.each_ordered(b, (order, column, limit), |_, place| places.push(place));
-            return places;
+            let mut columns = Vec::new();
+            self.each_ordered(b, (order, column, limit), |_, column| columns.push(column));
+            return columns;
         }
-        let place = |at: u32| {
+        let source = |at: u32| {
             let column = b.add(column, at);
-            Place { column, there: b.less(column, self.k) }
+            SourceColumn { column, there: b.less(column, self.k) }
         };
-        (0..VECTOR).map(place).collect()
+        (0..VECTOR).map(source).collect()
     }
 
     /// The elements of a vector, and their sources.
-    pub(super) fn load_placed(
+    pub(super) fn load_with_columns(
         &self,
         b: &mut Builder,
         row: Operand,
         column: Operand,
         limit: Option<Operand>,
-    ) -> (Vec<Operand>, Vec<Place>) {
+    ) -> (Vec<Operand>, Vec<SourceColumn>) {
         match self.order {
             Some(order) => self.gather(b, order, row, column, limit),
-            None => (self.load(b, row, column, limit), self.places(b, column, limit)),
+            None => (self.load(b, row, column, limit), self.columns(b, column, limit)),
         }
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{ByRow, Registers, in_register, run, written};
 use crate::ir::{Builder, Operand, Reg, Type, Uniformity};
-use crate::plan::sequence::{Output, OutputEncoding, Sequence};
+use crate::plan::sequence::{OutputEncoding, OutputWord, Sequence};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
 
@@ -136,8 +136,8 @@ impl<'s> Unit<'s> {
     }
 
     /// The outputs of the sequence in the order of their first codes, which number the registers of the operand.
-    fn outputs(sequence: &Sequence) -> Vec<&Output> {
-        let mut outputs: Vec<&Output> = sequence.outputs.iter().collect();
+    fn outputs(sequence: &Sequence) -> Vec<&OutputWord> {
+        let mut outputs: Vec<&OutputWord> = sequence.outputs.iter().collect();
         outputs.sort_by_key(|output| output.codes.first().copied());
         outputs
     }
@@ -152,7 +152,7 @@ impl<'s> Unit<'s> {
         register: usize,
     ) {
         let Some(sequence) = self.sequence else { return };
-        let step = |output: &&Output| sequence.step_of(output).map_or(0, |step| step + 1);
+        let step = |output: &&OutputWord| sequence.step_of(output).map_or(0, |step| step + 1);
         let outputs = Self::outputs(sequence);
         let most = outputs.iter().take(register + 1).map(step).max().unwrap_or(0);
         let values = std::mem::take(&mut self.values);

@@ -7,7 +7,7 @@ use quantloom_dsl::format::{F32, FloatFormat};
 use super::elements::{Elements, partition};
 use super::function::gate;
 use crate::ir::{
-    Access, Address, Builder, Compare, Extent, Kernel, Launch, Op, Operand, Special, Width,
+    Access, Address, Builder, Compare, Extent, Kernel, LaunchConfig, Op, Operand, Special, Width,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
@@ -48,7 +48,7 @@ pub fn activate(problem: &GateProblem) -> Kernel {
     let (threads, blocks) = partition(warp, intermediate / unit);
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let name =
         format!("gate_{own}_i{intermediate}e{local}b{slots}__{}", target.name.replace('_', ""));
     let summary = format!("h[slot, {intermediate}] of z: {of}.");

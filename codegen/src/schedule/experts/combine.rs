@@ -5,7 +5,7 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::{Elements, partition};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Compare, Extent, Kernel, Launch, Op, Operand,
+    Access, Address, BufferId, Builder, Cache, Compare, Extent, Kernel, LaunchConfig, Op, Operand,
     Special, Ternary, Type, Width, Word,
 };
 use crate::schedule::order::{NONE, OrderArray};
@@ -63,7 +63,7 @@ pub fn combine(problem: &CombineProblem) -> Kernel {
     let (threads, blocks) = partition(warp, hidden / unit);
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let blocks_of = slots.map_or("ids".to_owned(), |slots| format!("b{slots}"));
     let name = format!(
         "combine_{of}{own}_{output}_h{hidden}k{top_k}e{local}{blocks_of}__{}",

@@ -15,8 +15,8 @@ use super::exponential::exp;
 use super::function::sigmoid;
 use super::logarithm::ln_one_plus;
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Compare, Extent, Kernel, Launch, Mask, Op,
-    Operand, Reg, SharedId, Special, Type, Unary, Uniformity, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Cache, Compare, Extent, Kernel, LaunchConfig, Mask,
+    Op, Operand, Reg, SharedId, Special, Type, Unary, Uniformity, Width, Word,
 };
 use crate::target::{Feature, Target};
 
@@ -53,7 +53,7 @@ pub fn route(problem: &RouteProblem) -> Kernel {
     let threads = experts.next_multiple_of(target.gpu.map_or(1, |gpu| gpu.warp)).min(THREADS);
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let name = format!("route_e{experts}k{top_k}__{}", target.name.replace('_', ""));
     let summary = format!("The {top_k} of {experts} experts of each token: {routing}.");
     let mut b = Builder::new(&name, &summary, target, launch);

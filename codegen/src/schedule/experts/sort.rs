@@ -10,8 +10,9 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::THREADS;
 use crate::ir::{
-    Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, Kernel, Launch, Mask, MemoryOrder,
-    Op, Operand, ParameterId, Scope, SharedId, Special, Type, Unary, Uniformity, Width, Word,
+    Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, Kernel, LaunchConfig, Mask,
+    MemoryOrder, Op, Operand, ParameterId, Scope, SharedId, Special, Type, Unary, Uniformity,
+    Width, Word,
 };
 use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
@@ -70,7 +71,7 @@ fn start(problem: &SortProblem, what: &str, summary: &str) -> Builder {
     let &SortProblem { target, experts, local, mapped, slots, .. } = problem;
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
     let map = if mapped { format!("of{experts}") } else { String::new() };
     let counted = if problem.counted { "c" } else { "" };
     let name = format!("{what}_e{local}{map}b{slots}{counted}__{}", target.name.replace('_', ""));
@@ -100,7 +101,7 @@ fn counts(problem: &SortProblem) -> Kernel {
     let mut b = start(problem, "pair_counts", &summary);
     let pairs = b.size(Dimension::RoutedRows, "pairs of a token and an expert");
     set_grid(&mut b, pairs);
-    let source = Source::declare(&mut b, problem, pairs);
+    let source = PairSource::declare(&mut b, problem, pairs);
     let found = counts_buffer(&mut b, problem, pairs, Access::WriteOnce);
     let Chunk { thread, expert, .. } = source.chunk(&mut b, problem);
     let counts = Counts::empty(&mut b, problem.local, thread);
@@ -156,7 +157,7 @@ impl Counts {
 }
 
 /// Where pairs come from.
-struct Source {
+struct PairSource {
     ids: BufferId,
     map: Option<BufferId>,
     pairs: ParameterId,
@@ -173,7 +174,7 @@ struct Chunk {
     expert: Operand,
 }
 
-impl Source {
+impl PairSource {
     fn declare(b: &mut Builder, problem: &SortProblem, pairs: ParameterId) -> Self {
         let (word, shape) = (Word::U32, [Extent::Parameter(pairs)]);
         let ids = b.buffer_of(BufferRole::Ids, word, Access::ReadOnly, &shape, "i32 [pair]");
@@ -245,7 +246,7 @@ fn places(problem: &SortProblem) -> Kernel {
     let order = OrderArray::declare(&mut b, (local, slots), Access::WriteOnce);
     let pairs = order.pairs;
     set_grid(&mut b, pairs);
-    let source = Source::declare(&mut b, problem, pairs);
+    let source = PairSource::declare(&mut b, problem, pairs);
     let counted = counted.then(|| counts_buffer(&mut b, problem, pairs, Access::ReadOnly));
     let (weights, shape) = (BufferRole::RouterWeights, [Extent::Parameter(pairs)]);
     let weights = b.buffer_of(weights, Word::U32, Access::ReadOnly, &shape, "f32 [pair]");

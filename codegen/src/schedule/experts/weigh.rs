@@ -6,8 +6,8 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use super::elements::{Elements, partition};
 use crate::ir::{
-    Access, Address, Builder, Cache, Extent, Kernel, Launch, Op, Operand, Special, Type, Width,
-    Word,
+    Access, Address, Builder, Cache, Extent, Kernel, LaunchConfig, Op, Operand, Special, Type,
+    Width, Word,
 };
 use crate::target::{Feature, Target};
 
@@ -37,7 +37,7 @@ pub fn weigh(problem: &WeighProblem) -> Kernel {
     let (threads, blocks) = partition(warp, hidden / unit);
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
-    let launch = Launch { grid, threads, min_blocks: 1, cluster: 1, programmatic };
+    let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let name = format!("weigh_{own}_h{hidden}__{}", target.name.replace('_', ""));
     let summary = format!("x[m, {hidden}] times the router weight of its token.");
     let mut b = Builder::new(&name, &summary, target, launch);

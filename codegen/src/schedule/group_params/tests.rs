@@ -4,7 +4,7 @@ use quantloom_dsl::format::{FORMATS, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::Component;
 
 use super::{GroupParams, ParamKind};
-use crate::ir::{Access, Address, Builder, Extent, Launch, Special, Width, Word, verify};
+use crate::ir::{Access, Address, Builder, Extent, LaunchConfig, Special, Width, Word, verify};
 use crate::sim::{Arguments, Contents, Options, run};
 use crate::target::target;
 
@@ -46,7 +46,8 @@ fn values(of: GroupParams, sm: &str, codes: &[u32], exponent: i32, single: bool)
     let (shifted, results) = (shifted.max(1), 2 * groups);
     let threads = codes.len() as u32 / results;
     let grid = [threads.div_ceil(THREADS), 1, 1].map(Extent::Constant);
-    let launch = Launch { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
+    let launch =
+        LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
     let mut b = Builder::new("values", "Numbers as f32.", target(sm).unwrap(), launch);
     let extent = [Extent::Constant(threads / shifted * words)];
     let from = b.buffer("codes", Word::U32, Access::Constant, &extent, "codes");

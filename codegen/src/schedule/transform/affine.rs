@@ -82,14 +82,15 @@ pub(super) struct Values {
     /// Each value with its maximum.
     known: Vec<(Operand, u64)>,
     /// Quotients and remainders.
-    derived: HashMap<(Affine, Part, u64), Affine>,
+    derived: HashMap<(Affine, DivisionResult, u64), Affine>,
     written: HashMap<Affine, Operand>,
     /// Whether a computed sum may exceed a register.
     exceeded: bool,
 }
 
+/// Which result of a division by a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum DivisionResult {
     Quotient,
     Remainder,
 }
@@ -116,7 +117,7 @@ impl Values {
         if self.most(&rest) >= by {
             let common = rest.common(by);
             let rest = rest.divided(common);
-            whole.add(&self.compute(b, rest, Part::Quotient, by / common), 1);
+            whole.add(&self.compute(b, rest, DivisionResult::Quotient, by / common), 1);
         }
         whole
     }
@@ -130,11 +131,11 @@ impl Values {
         let common = rest.common(by);
         let mut remainder = Affine::constant(rest.constant % common);
         let rest = rest.divided(common);
-        remainder.add(&self.compute(b, rest, Part::Remainder, by / common), common);
+        remainder.add(&self.compute(b, rest, DivisionResult::Remainder, by / common), common);
         remainder
     }
 
-    fn compute(&mut self, b: &mut Builder, sum: Affine, part: Part, by: u64) -> Affine {
+    fn compute(&mut self, b: &mut Builder, sum: Affine, part: DivisionResult, by: u64) -> Affine {
         let most = self.most(&sum);
         let key = (sum, part, by);
         if let Some(known) = self.derived.get(&key) {
@@ -142,8 +143,8 @@ impl Values {
         }
         let value = self.operand(b, &key.0);
         let (value, most) = match part {
-            Part::Quotient => (b.div(value, by as u32), most / by),
-            Part::Remainder => (b.rem(value, by as u32), most.min(by - 1)),
+            DivisionResult::Quotient => (b.div(value, by as u32), most / by),
+            DivisionResult::Remainder => (b.rem(value, by as u32), most.min(by - 1)),
         };
         let value = self.value(value, most);
         self.derived.insert(key, value.clone());

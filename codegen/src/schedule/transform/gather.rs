@@ -79,7 +79,7 @@ enum Condition {
 
 /// A word of a source that is read where all conditions hold, and is 0 elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Source {
+struct SourceWord {
     array: usize,
     conditions: Vec<Condition>,
     word: Affine,
@@ -89,7 +89,7 @@ struct Source {
 
 /// Bits of a code in one word of a source.
 struct Slice {
-    source: Source,
+    source: SourceWord,
     /// First bit in the shifted word.
     from: u64,
     /// First bit in the code.
@@ -99,7 +99,7 @@ struct Slice {
 
 /// Bits that are moved, and possibly inverted.
 struct Moved {
-    source: Source,
+    source: SourceWord,
     from: u64,
     /// First bit in the vector.
     to: u64,
@@ -337,7 +337,7 @@ impl Gather<'_> {
             false => vec![Condition::Less(place.clone(), self.shape.k)],
         };
         let (word, shift) = (place.clone(), Affine::default());
-        let read = Source { array: *order, conditions: conditions.clone(), word, shift };
+        let read = SourceWord { array: *order, conditions: conditions.clone(), word, shift };
         let found = moves.word(b, &read);
         let number = moves.values.value(found, u64::from(u32::MAX));
         let there = [conditions, vec![Condition::Less(number, self.stored.k)]].concat();
@@ -410,7 +410,7 @@ impl Gather<'_> {
             let number = values.quotient(b, &address, word);
             let bit = values.remainder(b, &address, word);
             let shift = bit.varying();
-            let source = Source { array, conditions: conditions.clone(), word: number, shift };
+            let source = SourceWord { array, conditions: conditions.clone(), word: number, shift };
             slices.push(Slice { source, from: bit.constant, low, bits });
             address.constant += bits;
             low += bits;
@@ -441,7 +441,7 @@ impl Gather<'_> {
         }
         // By register, source and distance: the bits of the register, and those of them that are
         // inverted.
-        let mut together: BTreeMap<(u64, &Source, i64), [u32; 2]> = BTreeMap::new();
+        let mut together: BTreeMap<(u64, &SourceWord, i64), [u32; 2]> = BTreeMap::new();
         for field in moved {
             let (register, to) = (field.to / REGISTER, field.to % REGISTER);
             let by = to as i64 - field.from as i64;
@@ -531,7 +531,7 @@ struct Moves<'g> {
     values: Values,
     arrays: &'g [Array],
     conditions: HashMap<Condition, Operand>,
-    loaded: HashMap<Source, Operand>,
+    loaded: HashMap<SourceWord, Operand>,
     /// By place in the destination.
     columns: HashMap<Affine, (Vec<Condition>, Affine)>,
 }
@@ -582,11 +582,11 @@ impl<'g> Moves<'g> {
     }
 
     /// The source's word, shifted by the variable part of its shift.
-    fn word(&mut self, b: &mut Builder, source: &Source) -> Operand {
+    fn word(&mut self, b: &mut Builder, source: &SourceWord) -> Operand {
         if let Some(word) = self.loaded.get(source) {
             return *word;
         }
-        let plain = Source { shift: Affine::default(), ..source.clone() };
+        let plain = SourceWord { shift: Affine::default(), ..source.clone() };
         let word = match self.loaded.get(&plain) {
             Some(word) => *word,
             None => self.load(b, &plain),
@@ -597,7 +597,7 @@ impl<'g> Moves<'g> {
         shifted
     }
 
-    fn load(&mut self, b: &mut Builder, source: &Source) -> Operand {
+    fn load(&mut self, b: &mut Builder, source: &SourceWord) -> Operand {
         let Some(array) = self.arrays.get(source.array) else { return Operand::U32(0) };
         let index = self.values.operand(b, &source.word.varying());
         let from = Address::new(array.buffer, index).plus(source.word.constant as u32);

@@ -146,20 +146,20 @@ pub(super) fn consume(
     b.comment("words of the first stage");
     let cursor = cursor.unwrap_or_else(|| ring.cursor(b));
     weights.begin(b, start);
-    ring.wait(b, cursor.place());
+    ring.wait(b, cursor.phase());
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
-        weights.load(b, block, (cursor.place().stage, chunk));
+        weights.load(b, block, (cursor.phase().stage, chunk));
     }
     let before = b.variable("before", Type::U32, Uniformity::WarpGroup);
     b.set(before, 0u32);
     b.for_each(start, end, 1u32, "number", |b, k_tile| {
-        let place = cursor.place();
-        let next = ring.after(b, place);
+        let phase = cursor.phase();
+        let next = ring.after(b, phase);
         let later = b.add(k_tile, 1u32);
         let follows = b.less(later, end);
         let read = b.less(start, k_tile);
         let read = b.both(read, first_lane);
-        let x = stages.x.of_stage(b, place.stage).index;
+        let x = stages.x.of_stage(b, phase.stage).index;
         let mut by_row = weights.by_row(b);
         let scales = weights.scales_of_sums(b, k_tile);
         let (mut batch, mut number): (Vec<Fragment>, u32) = (Vec::new(), 0);
@@ -174,7 +174,7 @@ pub(super) fn consume(
                 b.push(wait.clone());
             }
             for chunk in due(false) {
-                weights.load(b, block, (place.stage, chunk));
+                weights.load(b, block, (phase.stage, chunk));
             }
             let early = due(true);
             if !early.is_empty() {
@@ -208,7 +208,7 @@ pub(super) fn consume(
                     multiply(b, block, (stages, x), (&batch, first), &sums);
                     after(b, number);
                     if number == 0 {
-                        sums.load(b, place.stage);
+                        sums.load(b, phase.stage);
                     }
                     batch.clear();
                     number += 1;
@@ -216,7 +216,7 @@ pub(super) fn consume(
             });
         }
         sums.end(b);
-        b.set(before, place.stage);
+        b.set(before, phase.stage);
         cursor.move_to(b, next);
     });
     let sums = sums.finish(b);

@@ -183,9 +183,9 @@ pub(super) fn produce(
     let work = |b: &mut Builder| {
         let [cursor, written] = [(); 2].map(|()| ring.cursor(b));
         let arrive = |b: &mut Builder| {
-            let place = written.place();
-            ring.written(b, place, first_lane);
-            let next = ring.after(b, place);
+            let phase = written.phase();
+            ring.written(b, phase, first_lane);
+            let next = ring.after(b, phase);
             written.move_to(b, next);
         };
         let open = b.variable("open", Type::U32, b.control().min(Uniformity::WarpGroup));
@@ -201,13 +201,13 @@ pub(super) fn produce(
                 let block = &block.of_tile(b, routed);
                 let rows = Rows::declare(b, (block, warps), all_arrive);
                 b.for_each(start, end, 1u32, "number", |b, number| {
-                    let place = cursor.place();
-                    ring.acquire(b, place);
+                    let phase = cursor.phase();
+                    ring.acquire(b, phase);
                     b.when(leads, |b| {
-                        let barrier = ring.expect(b, place, stages.bytes());
-                        stages.copy_weights(b, block, (number, place.stage), barrier);
+                        let barrier = ring.expect(b, phase, stages.bytes());
+                        stages.copy_weights(b, block, (number, phase.stage), barrier);
                     });
-                    rows.copy(b, (block, stages), [number, place.stage]);
+                    rows.copy(b, (block, stages), [number, phase.stage]);
                     b.copy_commit();
                     let early = b.less(open, behind);
                     let more = b.add(open, 1u32);
@@ -219,7 +219,7 @@ pub(super) fn produce(
                             arrive(b);
                         },
                     );
-                    let next = ring.after(b, place);
+                    let next = ring.after(b, phase);
                     cursor.move_to(b, next);
                 });
             });

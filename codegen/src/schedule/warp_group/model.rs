@@ -46,9 +46,9 @@ const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
 /// Rows of a tile.
 const ROWS: u32 = 64;
 
-/// What the model decides.
+/// A tile that the model times: what it decides.
 #[derive(Clone, Copy)]
-struct Shape {
+struct CandidateTile {
     tokens: u32,
     groups: u32,
     row_tiles: u32,
@@ -62,13 +62,14 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
         return fastest_of_stack(problem, tokens, stack);
     }
     let main = &MainLoop::new(problem);
-    let mut timed: Vec<(f64, Shape)> =
-        shapes(problem, tokens).map(|shape| (shape.microseconds(main, tokens), shape)).collect();
+    let mut timed: Vec<(f64, CandidateTile)> = candidates(problem, tokens)
+        .map(|shape| (shape.microseconds(main, tokens), shape))
+        .collect();
     timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let tiles: Vec<WarpGroupTile> = timed
         .into_iter()
         .filter_map(|(_, shape)| {
-            let Shape { tokens: own, groups, row_tiles, splits, exact } = shape;
+            let CandidateTile { tokens: own, groups, row_tiles, splits, exact } = shape;
             let tile = WarpGroupTile::deepest(problem, own, (groups, row_tiles), (exact, splits))?;
             // A launch that starts early takes multiprocessors from blocks that wait for a wave.
             let one_wave = shape.blocks(problem, tokens) <= AT_ONCE.into();
@@ -97,7 +98,7 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
     let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
         let (shape, place) = ((groups, row_tiles), (exact, 1));
         let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
-        let shape = Shape { tokens: slots, groups, row_tiles, splits: 1, exact };
+        let shape = CandidateTile { tokens: slots, groups, row_tiles, splits: 1, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
         let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
@@ -117,20 +118,20 @@ fn places_of_scales(problem: &Problem) -> &'static [bool] {
     }
 }
 
-/// The shapes that the model compares.
-fn shapes(problem: &Problem, tokens: u32) -> impl Iterator<Item = Shape> {
+/// The tiles that the model compares.
+fn candidates(problem: &Problem, tokens: u32) -> impl Iterator<Item = CandidateTile> {
     let exact = places_of_scales(problem);
     let wide = WarpGroupTile::token_tiles(problem, tokens).into_iter();
     let blocks = [(2, 1), (1, 1), (2, 2)];
     let all = wide.flat_map(move |own| blocks.map(|block| (own, block)));
     let all = all.flat_map(|of| [1, 2].map(|splits| (of, splits)));
     all.flat_map(move |((tokens, (groups, row_tiles)), splits)| {
-        let shape = move |&exact| Shape { tokens, groups, row_tiles, splits, exact };
+        let shape = move |&exact| CandidateTile { tokens, groups, row_tiles, splits, exact };
         exact.iter().map(shape)
     })
 }
 
-impl Shape {
+impl CandidateTile {
     fn rows(&self) -> u32 {
         self.groups * self.row_tiles * ROWS
     }

@@ -7,7 +7,7 @@
 //! warp reads it there, a stage ahead.
 
 use super::Block;
-use super::stage::{ParamPart, Stages};
+use super::stage::{StagedParam, Stages};
 use super::weights::{WarpRows, step_of};
 use crate::ir::{Address, Binary, BufferId, Builder, Cache, Operand, Reg, Type, Uniformity, Width};
 use crate::schedule::chunk::{loads, width};
@@ -83,7 +83,7 @@ impl ScaleOfRows {
 }
 
 struct Param<'s> {
-    part: &'s ParamPart,
+    staged: &'s StagedParam,
     /// The parameter with all groups of a k-tile for each lane.
     of: GroupParams,
     /// The word of a stage that this lane reads first, of the warp's first tile of rows.
@@ -101,15 +101,15 @@ impl<'s> Params<'s> {
         rows: &WarpRows,
     ) -> Self {
         let main = block.main;
-        let kinds = stages.params.iter().map(|part| {
-            let of = part.of.in_order();
+        let kinds = stages.params.iter().map(|staged| {
+            let of = staged.of.in_order();
             let first = b.mul(rows.first, of.tile_words(main.problem));
             let word = of.lane_word(b, main, rows.lane);
             let words = of.lane_words(main);
             let array = |_| b.array("params", Type::U32, words, Uniformity::Varying);
             let words = (0..block.tile.row_tiles).map(array).collect();
             let at = b.add(first, word);
-            Param { part, of, at, shift: of.lane_shift(b, main, rows.lane), words }
+            Param { staged, of, at, shift: of.lane_shift(b, main, rows.lane), words }
         });
         let kinds = kinds.collect();
         let of_rows = ScaleOfRows::declare(b, block, rows);
@@ -125,12 +125,12 @@ impl<'s> Params<'s> {
 
     /// Loads the words of a stage.
     pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, stage: Operand) {
-        for Param { part, of, at, words, .. } in &self.kinds {
-            let stage = part.part.of_stage(b, stage);
+        for Param { staged, of, at, words, .. } in &self.kinds {
+            let stage = staged.array.of_stage(b, stage);
             let from = Address { index: b.add(stage.index, *at), ..stage };
             let apart = match block.together() {
                 1 => block.tiles_apart() * of.tile_words(block.main.problem),
-                together => part.part.words / together,
+                together => staged.array.words / together,
             };
             for (tile, words) in (0..).zip(words) {
                 for (first, count) in loads(words.len() as u32) {
@@ -157,7 +157,7 @@ impl<'s> Params<'s> {
             };
             return self.of_rows.iter().map(of_tile).collect();
         }
-        let mut kinds = self.kinds.iter().filter(|kind| Some(kind.part.of) == main.problem.scale);
+        let mut kinds = self.kinds.iter().filter(|kind| Some(kind.staged.of) == main.problem.scale);
         let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {
             return Vec::new();
         };
@@ -178,16 +178,16 @@ impl<'s> Params<'s> {
     pub(super) fn by_row(&self, b: &mut Builder, main: &MainLoop<'_>, tile: u32) -> ByRow {
         let problem = main.problem;
         let mut by_row = ByRow::default();
-        for Param { part, of, shift, words, .. } in &self.kinds {
+        for Param { staged, of, shift, words, .. } in &self.kinds {
             let words = (&words[tile as usize][..], *shift);
-            if Some(part.of) == problem.zero {
+            if Some(staged.of) == problem.zero {
                 let Some(half) = problem.half() else { continue };
                 let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
                 let segment = |segment| of.twice(b, rows, words, of.of_segment(main, segment));
                 let segments = (0..segments).map(segment).collect();
                 by_row.zeros = Some(Zeros::new(half, main, segments));
             } else if !self.exact {
-                by_row.scales = scales(b, main, (part.of, *of), words);
+                by_row.scales = scales(b, main, (staged.of, *of), words);
             }
         }
         by_row

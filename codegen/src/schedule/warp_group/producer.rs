@@ -1,7 +1,7 @@
 //! The producer: one thread starts the tensor copies of one stage after another; rows of x that no tensor copy brings
 //! are copied by all lanes ([`gather`]).
 
-use super::ring::{Place, Ring};
+use super::ring::{Ring, StagePhase};
 use super::stage::Stages;
 use super::tiles::Tiles;
 use super::{Block, exchange, gather};
@@ -45,12 +45,12 @@ pub(super) fn produce_tiles(
             b.when(routed.in_use, |b| {
                 let block = &block.of_tile(b, routed);
                 b.for_each(start, end, 1u32, "number", |b, number| {
-                    let place = cursor.place();
-                    ring.acquire(b, place);
-                    let barrier = ring.expect(b, place, stages.bytes());
-                    stages.copy_weights(b, block, (number, place.stage), barrier);
-                    stages.copy_x(b, block, (number, place.stage), barrier);
-                    let next = ring.after(b, place);
+                    let phase = cursor.phase();
+                    ring.acquire(b, phase);
+                    let barrier = ring.expect(b, phase, stages.bytes());
+                    stages.copy_weights(b, block, (number, phase.stage), barrier);
+                    stages.copy_x(b, block, (number, phase.stage), barrier);
+                    let next = ring.after(b, phase);
                     cursor.move_to(b, next);
                 });
             });
@@ -63,17 +63,17 @@ fn copy(
     block: &Block<'_>,
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
 ) {
-    let weights = |b: &mut Builder, number: Operand, place: Place| {
-        let barrier = ring.expect(b, place, stages.bytes());
-        stages.copy_weights(b, block, (number, place.stage), barrier);
+    let weights = |b: &mut Builder, number: Operand, phase: StagePhase| {
+        let barrier = ring.expect(b, phase, stages.bytes());
+        stages.copy_weights(b, block, (number, phase.stage), barrier);
     };
     let fewest = block.tile.k_stages(block.main) / block.tile.splits;
     let ahead = AHEAD.min(block.tile.stages).min(fewest);
     b.comment("weights of the first stages, which no earlier kernel writes");
     for number in 0..ahead {
-        let place = ring.first(number);
+        let phase = ring.first(number);
         let number = b.add(start, number);
-        weights(b, number, place);
+        weights(b, number, phase);
     }
     let first = b.add(start, ahead);
     if block.waits() {
@@ -81,18 +81,18 @@ fn copy(
     }
     let cursor = ring.cursor(b);
     b.for_each(start, end, 1u32, "number", |b, number| {
-        let place = cursor.place();
+        let phase = cursor.phase();
         let there = b.less(number, first);
         b.if_else(
             there,
             |_| {},
             |b| {
-                ring.acquire(b, place);
-                weights(b, number, place);
+                ring.acquire(b, phase);
+                weights(b, number, phase);
             },
         );
-        stages.copy_x(b, block, (number, place.stage), ring.arrival(place));
-        let next = ring.after(b, place);
+        stages.copy_x(b, block, (number, phase.stage), ring.arrival(phase));
+        let next = ring.after(b, phase);
         cursor.move_to(b, next);
     });
 }

@@ -3,7 +3,7 @@
 //! `full[stage]` completes a phase when the bytes of a k-tile have arrived, and all warps that copy rows by themselves
 //! have arrived, `empty[stage]` when every warp that
 //! multiplies has read it. Phase p of both is the p-th use of the stage, so a wait needs the parity of
-//! p; a [`Place`] counts it.
+//! p; a [`StagePhase`] counts it.
 
 use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type, Uniformity};
 
@@ -16,14 +16,14 @@ pub(super) struct Ring {
     readers: u32,
 }
 
-/// A k-tile's place in the ring: its stage, and the parity of the stage's use.
+/// A k-tile's stage, and the parity of that use of the stage.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct StagePhase {
     pub(super) stage: Operand,
     parity: Operand,
 }
 
-/// The place of the k-tile of an iteration, as variables of a loop.
+/// The phase of the k-tile of an iteration, as variables of a loop.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     stage: Reg,
@@ -63,50 +63,53 @@ impl Ring {
         Cursor { stage: variable(b, "stage"), parity: variable(b, "parity") }
     }
 
-    /// The place of k-tile `number`, which is below the number of stages.
-    pub(super) fn first(&self, number: u32) -> Place {
-        Place { stage: number.into(), parity: 0u32.into() }
+    /// The phase of k-tile `number`, which is below the number of stages.
+    pub(super) fn first(&self, number: u32) -> StagePhase {
+        StagePhase { stage: number.into(), parity: 0u32.into() }
     }
 
-    /// The place after this one.
-    pub(super) fn after(&self, b: &mut Builder, place: Place) -> Place {
-        let stage = b.add(place.stage, 1u32);
+    /// The phase after this one.
+    pub(super) fn after(&self, b: &mut Builder, phase: StagePhase) -> StagePhase {
+        let stage = b.add(phase.stage, 1u32);
         let last = b.equal(stage, self.stages);
-        let flipped = b.xor(place.parity, 1u32);
-        Place { stage: b.select(last, 0u32, stage), parity: b.select(last, flipped, place.parity) }
+        let flipped = b.xor(phase.parity, 1u32);
+        StagePhase {
+            stage: b.select(last, 0u32, stage),
+            parity: b.select(last, flipped, phase.parity),
+        }
     }
 
     /// A producer waits until a stage has been read.
-    pub(super) fn acquire(&self, b: &mut Builder, place: Place) {
+    pub(super) fn acquire(&self, b: &mut Builder, phase: StagePhase) {
         // The first use waits for the phase before phase 0, which counts as complete.
-        let parity = b.xor(place.parity, 1u32);
-        b.push(Op::MbarrierWait { barrier: self.of(self.empty, place), parity });
+        let parity = b.xor(phase.parity, 1u32);
+        b.push(Op::MbarrierWait { barrier: self.of(self.empty, phase), parity });
     }
 
     /// A producer announces the bytes of a stage; its copies arrive at the mbarrier that this returns.
-    pub(super) fn expect(&self, b: &mut Builder, place: Place, bytes: u32) -> BarrierRef {
-        let barrier = self.of(self.full, place);
+    pub(super) fn expect(&self, b: &mut Builder, phase: StagePhase, bytes: u32) -> BarrierRef {
+        let barrier = self.of(self.full, phase);
         b.push(Op::MbarrierArrive { barrier, expect: Some(bytes.into()) });
         barrier
     }
 
     /// The mbarrier at which the copies of a stage arrive.
-    pub(super) fn arrival(&self, place: Place) -> BarrierRef {
-        self.of(self.full, place)
+    pub(super) fn arrival(&self, phase: StagePhase) -> BarrierRef {
+        self.of(self.full, phase)
     }
 
     /// A warp has written its part of a stage, where the condition, of its first lane, is true. Each lane's writes are
     /// complete.
-    pub(super) fn written(&self, b: &mut Builder, place: Place, first_lane: Operand) {
-        let barrier = self.of(self.full, place);
+    pub(super) fn written(&self, b: &mut Builder, phase: StagePhase, first_lane: Operand) {
+        let barrier = self.of(self.full, phase);
         b.push(Op::FenceAsync);
         b.push(Op::WarpSync);
         b.when(first_lane, |b| b.push(Op::MbarrierArrive { barrier, expect: None }));
     }
 
     /// A consumer waits until a stage is there.
-    pub(super) fn wait(&self, b: &mut Builder, place: Place) {
-        b.push(Op::MbarrierWait { barrier: self.of(self.full, place), parity: place.parity });
+    pub(super) fn wait(&self, b: &mut Builder, phase: StagePhase) {
+        b.push(Op::MbarrierWait { barrier: self.of(self.full, phase), parity: phase.parity });
     }
 
     /// A warp has read a stage, where the condition, of its first lane, is true.
@@ -116,20 +119,20 @@ impl Ring {
         b.when(first_lane, |b| b.push(Op::MbarrierArrive { barrier, expect: None }));
     }
 
-    fn of(&self, array: BarrierId, place: Place) -> BarrierRef {
-        BarrierRef { array, index: place.stage }
+    fn of(&self, array: BarrierId, phase: StagePhase) -> BarrierRef {
+        BarrierRef { array, index: phase.stage }
     }
 }
 
 impl Cursor {
-    /// The place of this iteration's k-tile.
-    pub(super) fn place(&self) -> Place {
-        Place { stage: self.stage.into(), parity: self.parity.into() }
+    /// The phase of this iteration's k-tile.
+    pub(super) fn phase(&self) -> StagePhase {
+        StagePhase { stage: self.stage.into(), parity: self.parity.into() }
     }
 
-    /// Moves to the place of the next iteration's.
-    pub(super) fn move_to(&self, b: &mut Builder, place: Place) {
-        b.set(self.stage, place.stage);
-        b.set(self.parity, place.parity);
+    /// Moves to the phase of the next iteration's.
+    pub(super) fn move_to(&self, b: &mut Builder, phase: StagePhase) {
+        b.set(self.stage, phase.stage);
+        b.set(self.parity, phase.parity);
     }
 }

@@ -27,8 +27,8 @@ pub(super) const LINE: u32 = SHARED_BYTES / 4;
 /// The alignment at which the swizzle of lines begins anew, in bytes.
 const SWIZZLE_BYTES: u32 = 8 * SHARED_BYTES;
 
-/// A part of all stages.
-pub(super) struct Part {
+/// An array of shared memory with a slice per stage: x, codes, a group parameter, scales of x.
+pub(super) struct StagedArray {
     pub(super) block: SharedId,
     /// 32-bit words of a stage.
     pub(super) words: u32,
@@ -38,22 +38,22 @@ pub(super) struct Part {
     bytes: u32,
 }
 
-/// A group parameter's part of all stages.
-pub(super) struct ParamPart {
+/// A group parameter's array.
+pub(super) struct StagedParam {
     pub(super) of: GroupParams,
-    pub(super) part: Part,
+    pub(super) array: StagedArray,
 }
 
-/// All parts of all stages.
+/// All arrays of the stages.
 pub(super) struct Stages {
-    pub(super) x: Part,
-    pub(super) codes: Part,
-    pub(super) params: Vec<ParamPart>,
+    pub(super) x: StagedArray,
+    pub(super) codes: StagedArray,
+    pub(super) params: Vec<StagedParam>,
     /// The scales of x that change along K.
-    pub(super) x_scales: Option<Part>,
+    pub(super) x_scales: Option<StagedArray>,
 }
 
-/// 32-bit words of the parts of a stage.
+/// 32-bit words of the slices of a stage.
 struct Words {
     x: u32,
     codes: u32,
@@ -137,7 +137,7 @@ impl Stages {
         let layout = "x [column in the line, token, line], swizzled";
         let ring = shared(b, "x_stages", x_words, layout, SWIZZLE_BYTES);
         let bytes = if map.is_some() { 4 * x_words } else { 0 };
-        let x = Part { block: ring, words: x_words, map, bytes };
+        let x = StagedArray { block: ring, words: x_words, map, bytes };
 
         let lines = chunk_words(problem) / LINE;
         // Of a stack, a box is of one matrix.
@@ -162,7 +162,8 @@ impl Stages {
         });
         let layout = "codes [word of the line, line, tile of rows], swizzled";
         let ring = shared(b, "w_stages", code_words, layout, SWIZZLE_BYTES);
-        let codes = Part { block: ring, words: code_words, map: Some(map), bytes: 4 * code_words };
+        let codes =
+            StagedArray { block: ring, words: code_words, map: Some(map), bytes: 4 * code_words };
 
         let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
         let scale = io.scale.filter(|_| staged(problem.scale));
@@ -182,8 +183,8 @@ impl Stages {
             let name = format!("param{number}_stages");
             let ring = shared(b, &name, words, "words [word, tile of rows]", SHARED_BYTES);
             let bytes = 4 * tiles * tile_words;
-            let part = Part { block: ring, words, map: Some(map), bytes };
-            ParamPart { of, part }
+            let array = StagedArray { block: ring, words, map: Some(map), bytes };
+            StagedParam { of, array }
         });
         let params = params.collect();
         let x_scales = x_scales.zip(io.x_scale).zip(groups_of_x(main));
@@ -205,16 +206,16 @@ impl Stages {
             });
             let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);
             let bytes = if gathered { 0 } else { 4 * tile.tokens };
-            Part { block: ring, words, map, bytes }
+            StagedArray { block: ring, words, map, bytes }
         });
         Self { x, codes, params, x_scales }
     }
 
     /// Bytes that the copies of a stage bring.
     pub(super) fn bytes(&self) -> u32 {
-        let params = self.params.iter().map(|param| &param.part);
+        let params = self.params.iter().map(|param| &param.array);
         let all = [&self.x, &self.codes].into_iter().chain(params).chain(&self.x_scales);
-        all.map(|part| part.bytes).sum()
+        all.map(|array| array.bytes).sum()
     }
 
     /// Starts the copies of the weights of stage `number` of all of K.
@@ -231,16 +232,16 @@ impl Stages {
         let line = b.mul(number, lines);
         let together = block.together();
         let matrices = block.matrices(b);
-        let copy = |b: &mut Builder, part: &Part, [word, place]: [Operand; 2]| {
+        let copy = |b: &mut Builder, array: &StagedArray, [word, place]: [Operand; 2]| {
             for (shard, matrix) in (0..together).zip(&matrices) {
                 let at = [word, place, first_tile].into_iter().chain(*matrix).collect();
-                part.copy(b, (at, stage, shard * (part.words / together)), barrier);
+                array.copy(b, (at, stage, shard * (array.words / together)), barrier);
             }
         };
         copy(b, &self.codes, [0u32.into(), line]);
-        for ParamPart { of, part, .. } in &self.params {
+        for StagedParam { of, array, .. } in &self.params {
             let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
-            copy(b, part, [0u32.into(), group]);
+            copy(b, array, [0u32.into(), group]);
         }
     }
 
@@ -283,7 +284,7 @@ pub(super) fn line_columns(main: &MainLoop<'_>) -> u32 {
     SHARED_BYTES * 8 / main.problem.input.operand.stored_bits()
 }
 
-impl Part {
+impl StagedArray {
     /// The memory of all stages, for so many words that are needed after the main loop, if there is room.
     pub(super) fn for_words(&self, stages: u32, words: u32) -> Option<SharedId> {
         (words <= stages * self.words).then_some(self.block)

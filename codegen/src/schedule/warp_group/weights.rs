@@ -10,7 +10,7 @@
 use super::Block;
 use super::params::Params;
 use super::shape::VECTOR_WORDS;
-use super::stage::{LINE, Part, Stages};
+use super::stage::{LINE, StagedArray, Stages};
 use crate::ir::{Address, Builder, Cache, Op, Operand, Reg, Ternary, Type, Uniformity, Width};
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::chunk::chunk_words;
@@ -32,7 +32,7 @@ pub(super) struct WarpRows {
 /// A warp's weights.
 pub(super) struct Weights<'p, 's> {
     main: &'p MainLoop<'p>,
-    codes: &'s Part,
+    codes: &'s StagedArray,
     /// The word of a stage that this lane gives to `ldmatrix`: of an even plane, and of an odd one less the
     /// plane.
     at: [Operand; 2],

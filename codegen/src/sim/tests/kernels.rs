@@ -3,7 +3,7 @@
 use super::Case;
 use crate::ir::{
     Access, Accumulator, Address, AtomicOp, BarrierRef, BufferId, Builder, Cache, Extent, Half,
-    Kernel, Launch, MatrixOperand, MemoryOrder, Op, Operand, Reg, Scope, SharedTile, Shuffle,
+    Kernel, LaunchConfig, MatrixOperand, MemoryOrder, Op, Operand, Reg, Scope, SharedTile, Shuffle,
     Special, Swizzle, TensorMap, Type, Unary, Uniformity, Width, Word, matrix_op,
 };
 use crate::sim::half::narrow;
@@ -34,8 +34,8 @@ fn chip(name: &str) -> &'static Target {
     target(name).expect("a target of the table")
 }
 
-fn launch(blocks: u32, threads: u32) -> Launch {
-    Launch {
+fn launch(blocks: u32, threads: u32) -> LaunchConfig {
+    LaunchConfig {
         grid: [Extent::Constant(blocks), Extent::Constant(1), Extent::Constant(1)],
         threads,
         min_blocks: 1,

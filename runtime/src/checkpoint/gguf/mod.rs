@@ -28,6 +28,7 @@ pub use header::Gguf;
 pub(super) use header::{MAGIC, Placed};
 pub use problem::GgufProblem;
 pub use value::{GgufList, GgufType, GgufValue};
+pub use write::GgufTensorLimit;
 pub(crate) use write::{GgufEntry, default_keys, element_number, header, unwritable};
 
 use header::TensorInfo;

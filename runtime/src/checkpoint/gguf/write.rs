@@ -35,18 +35,30 @@ pub(crate) fn element_number(dtype: Dtype) -> Option<u32> {
     row.map(|row| row.number)
 }
 
+/// Why a GGUF file cannot have a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufTensorLimit {
+    /// A name of so many bytes.
+    #[error("its name has {0} bytes; {MOST_NAME} are read by llama.cpp")]
+    Name(usize),
+    /// So many dimensions.
+    #[error("it has {0} dimensions; GGUF has 4 at most")]
+    Dimensions(usize),
+    /// A dimension of 0.
+    #[error("it is empty; GGUF's tensors are not")]
+    Empty,
+}
+
 /// Why a file cannot have a tensor of this name and these dimensions.
-pub(crate) fn unwritable(name: &str, dims: &[u64]) -> Option<String> {
+pub(crate) fn unwritable(name: &str, dims: &[u64]) -> Option<GgufTensorLimit> {
     if name.len() > MOST_NAME {
-        return Some(format!(
-            "its name has {} bytes; {MOST_NAME} are read by llama.cpp",
-            name.len()
-        ));
+        return Some(GgufTensorLimit::Name(name.len()));
     }
     if dims.len() > 4 {
-        return Some(format!("it has {} dimensions; GGUF has 4 at most", dims.len()));
+        return Some(GgufTensorLimit::Dimensions(dims.len()));
     }
-    dims.contains(&0).then(|| "it is empty; GGUF's tensors are not".to_owned())
+    dims.contains(&0).then_some(GgufTensorLimit::Empty)
 }
 
 /// A key, the type of its value, the value's bytes.
@@ -106,7 +118,7 @@ pub(crate) fn header(
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
         if let Some(why) = unwritable(&entry.name, &entry.dims) {
-            return Err(fault(why));
+            return Err(fault(why.to_string()));
         }
         if !names.insert(&entry.name) {
             return Err(fault("it occurs twice".to_owned()));

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, SettingConflict, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::awq::scheme_text;
 
 const STORES: &str = "integers of 4 bits with a float scale per row or group of columns";
@@ -31,16 +31,11 @@ fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let settings = &first.storage.settings;
     if let Some(at) = layers.iter().position(|layer| layer.storage.settings != *settings) {
-        let group = |settings: &Map<String, Value>| settings.get("group_size").cloned();
-        return Err((
-            at,
-            format!(
-                "AWQ has one group size for all layers: {} of \"{}\", and {} of this layer",
-                group(settings).unwrap_or_default(),
-                first.name,
-                group(&layers[at].storage.settings).unwrap_or_default()
-            ),
-        ));
+        let group = |settings: &Map<String, Value>| settings.get("group_size")?.as_i64();
+        let [of_first, of_layer] =
+            [settings, &layers[at].storage.settings].map(|of| group(of).unwrap_or_default());
+        let first = first.name.to_owned();
+        return Err((at, SettingConflict::AwqGroupSize { first, of_first, of_layer }));
     }
     let mut config = Map::new();
     config.insert("quant_method".to_owned(), "awq".into());

@@ -3,7 +3,7 @@
 use quantloom_dsl::layout::GroupSize;
 use serde_json::Value;
 
-use super::{Configuration, Storage, StoredLayer, Variant, Wanted};
+use super::{Configuration, SettingConflict, Storage, StoredLayer, Variant, Wanted};
 use crate::checkpoint::describe::fp8 as described;
 
 pub(super) const VARIANTS: &[Variant] = &[Variant {
@@ -41,9 +41,7 @@ fn config(layers: &[StoredLayer<'_>], others: &[String]) -> Configuration {
     let Some(first) = layers.first() else { return Ok(None) };
     let differs = |layer: &StoredLayer<'_>| layer.storage.settings != first.storage.settings;
     if let Some(at) = layers.iter().position(differs) {
-        let what =
-            format!("FP8 files have one setting for all layers, and \"{}\" another", first.name);
-        return Err((at, what));
+        return Err((at, SettingConflict::Fp8 { first: first.name.to_owned() }));
     }
     let mut config = first.storage.settings.clone();
     if !others.is_empty() {

@@ -52,8 +52,32 @@ pub(crate) struct StoredLayer<'a> {
     pub(crate) storage: &'a Storage,
 }
 
+/// Why a layer cannot be in one file with another: the format says something once for all of them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingConflict {
+    /// An AWQ file has one group size; -1 is a row.
+    #[error(
+        "AWQ has one group size for all layers: {of_first} of \"{first}\", and {of_layer} of this layer"
+    )]
+    AwqGroupSize {
+        /// The first layer of the file.
+        first: String,
+        /// Its group size.
+        of_first: i64,
+        /// The group size of the layer that does not fit.
+        of_layer: i64,
+    },
+    /// An FP8 file has one form of scales.
+    #[error("FP8 files have one setting for all layers, and \"{first}\" another")]
+    Fp8 {
+        /// The first layer of the file.
+        first: String,
+    },
+}
+
 /// Why layers cannot be in one file: the position of one of them, and the reason.
-pub(crate) type Apart = (usize, String);
+pub(crate) type Apart = (usize, SettingConflict);
 
 /// A configuration, if the format has one.
 pub(crate) type Configuration = Result<Option<Map<String, Value>>, Apart>;

@@ -70,8 +70,8 @@ impl CpuExperts {
             let mut memory = CodeMemory::new(local * shards);
             for at in 0..local * shards {
                 let (expert, shard) = ((at / shards) as u32, (at % shards) as u32);
-                let place = Place { layer, product, expert, shard };
-                let mut matrix = place.pack(device, &decoder, scheme, weights)?;
+                let matrix = ExpertMatrix { layer, product, expert, shard };
+                let mut matrix = matrix.pack(device, &decoder, scheme, weights)?;
                 memory.take(&mut matrix);
                 matrices.push(matrix);
             }
@@ -129,15 +129,15 @@ impl CodeMemory {
     }
 }
 
-/// A matrix of a layer.
-struct Place<'a> {
+/// Which matrix of an expert layer is packed.
+struct ExpertMatrix<'a> {
     layer: &'a ExpertLayer,
     product: ExpertProduct,
     expert: u32,
     shard: u32,
 }
 
-impl Place<'_> {
+impl ExpertMatrix<'_> {
     fn pack(
         &self,
         device: CpuDevice,

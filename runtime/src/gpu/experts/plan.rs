@@ -13,10 +13,10 @@ use super::layer::{GpuExpertLayer, Products};
 use crate::experts::{ExpertError, ExpertsNotScheduled};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
-use crate::gpu::plan::{Chunk, Step, WorkspaceBytes};
+use crate::gpu::plan::{Chunk, LaunchStep, WorkspaceBytes};
 use crate::gpu::products::{ExpertRequest, Request, Stacked, StackedChoice};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{BufferRole, Count, KernelKey, Problem, Refusal};
+use crate::source::{BufferRole, Count, KernelKey, ProblemSize, Refusal};
 
 /// Slots of a token block that kernels of every schedule of matrix instructions take.
 const COMMON_SLOTS: u64 = 64;
@@ -80,7 +80,7 @@ pub struct LayerPlan<E: Executor> {
     /// The type of parts, of the first piece: no other one has more of them.
     pub(super) parts: FloatFormat,
     /// The launches of the first piece.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<LaunchStep>,
     /// The ways that were rejected, each with its reason.
     pub(super) refused: Vec<String>,
 }
@@ -108,12 +108,12 @@ impl<E: Executor> LayerPlan<E> {
 
     /// The launches of the first piece, in order; with the rules of their kernels they give a
     /// [`LaunchPlan`](crate::gpu::LaunchPlan).
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[LaunchStep] {
         &self.steps
     }
 
     /// The sizes of the first piece, from which grids and bytes follow; `None` without tokens.
-    pub fn sizes(&self) -> Option<Problem> {
+    pub fn sizes(&self) -> Option<ProblemSize> {
         self.pieces.first().map(|(_, chunk)| chunk.problem)
     }
 
@@ -161,7 +161,7 @@ impl fmt::Display for Way {
 
 /// What a call with some tokens launches.
 struct Launches {
-    steps: Vec<Step>,
+    steps: Vec<LaunchStep>,
     choices: [StackedChoice; 2],
     /// The type of parts.
     parts: FloatFormat,
@@ -263,15 +263,15 @@ impl<E: Executor> GpuExpertLayer<E> {
     fn chunk(
         &self,
         products: &Products<E::Memory>,
-        steps: &[Step],
+        steps: &[LaunchStep],
         key: PlanKey,
         rows: u64,
     ) -> Result<Chunk<E>, ExpertError> {
         let (n, k) = (self.layer.hidden, self.layer.intermediate);
-        let problem = Problem {
+        let problem = ProblemSize {
             experts: self.local.into(),
             routed_rows: rows * self.choices_of(key.routed),
-            ..Problem::new(rows, n, k, self.executor.multiprocessors())
+            ..ProblemSize::new(rows, n, k, self.executor.multiprocessors())
         };
         let constant = |product, role| self.constant(products, product, role).cloned();
         Ok(Chunk::assembled(&*self.executor, steps, problem, constant)?)
@@ -403,14 +403,14 @@ impl<E: Executor> GpuExpertLayer<E> {
         let most = taken.min(slots_of_pairs / top_k);
         let logits = key.routed == RoutedBy::Logits;
         let routed = |kernel: KernelKey| match logits {
-            false => Step::new(kernel),
-            true => Step::new(kernel)
+            false => LaunchStep::new(kernel),
+            true => LaunchStep::new(kernel)
                 .bound(BufferRole::Ids, BufferRole::RoutedIds)
                 .bound(BufferRole::RouterWeights, BufferRole::RoutedWeights),
         };
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<LaunchStep> = Vec::new();
         if logits {
-            steps.push(Step::new(kernels.route));
+            steps.push(LaunchStep::new(kernels.route));
         }
         if !way.direct {
             steps.extend(kernels.order.into_iter().map(routed));
@@ -425,7 +425,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let sizes = [Count::M, rows];
         let summed = if way.fused { BufferRole::Hidden } else { BufferRole::Summed };
         let ends = [(x, summed), (BufferRole::Hidden, BufferRole::Parts)];
-        let mut between = (!way.fused).then(|| Step::new(kernels.gate));
+        let mut between = (!way.fused).then(|| LaunchStep::new(kernels.gate));
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
             let (request, stacked) = (&requests[product], [&of_gate_up, &of_down][product]);
             let kernel = Some(&choice.choice.key);

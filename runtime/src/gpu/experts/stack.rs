@@ -16,7 +16,7 @@ use super::input::{Inputs, one_each, shared_by};
 use crate::column_order::{Arrangement, ColumnOrder};
 use crate::experts::{ExpertError, ExpertSource, ExpertsNotScheduled, InputScales};
 use crate::gpu::executor::Executor;
-use crate::gpu::native::NativePart;
+use crate::gpu::native::NativeBuffer;
 use crate::gpu::products::Request;
 use crate::gpu::weight::inputs;
 use crate::op::ProductError;
@@ -99,7 +99,7 @@ impl Arranged {
 struct Packed {
     /// Its order of columns, by its place among the orders.
     order: Option<usize>,
-    native: NativePart,
+    native: NativeBuffer,
     bytes: Vec<u8>,
 }
 
@@ -280,7 +280,7 @@ impl<'s> Packing<'s> {
         // What cannot be made of x is refused now.
         source.operand(&request, None)?;
         let rounded = source.rounds_x(&request)?;
-        let place = |native: NativePart| {
+        let place = |native: NativeBuffer| {
             let same = |known: &Packed| known.order == order && known.native == native;
             let known = self.packed.iter().position(same);
             known.unwrap_or_else(|| {

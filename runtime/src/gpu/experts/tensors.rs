@@ -28,7 +28,7 @@ impl<E: Executor> ExpertTensors<E> {
     ) -> Result<Self, E::Error> {
         let upload = |(role, bytes): (_, Vec<u8>)| Ok((role, executor.upload(&bytes)?));
         let inputs = inputs.into_iter().map(upload).collect::<Result<_, E::Error>>()?;
-        let workspace = chunk.workplaces.iter().map(|place| match place.storage {
+        let workspace = chunk.workspace_buffers.iter().map(|place| match place.storage {
             Storage::Counters => executor.zeroed(place.bytes),
             _ => executor.output(place.bytes),
         });

@@ -11,7 +11,7 @@ use quantloom_runtime::cuda::{
     Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Stream, load,
 };
 use quantloom_runtime::source::{
-    Access, Count, KernelText, LaunchRule, Parameter, Problem, Scalar,
+    Access, Count, KernelText, LaunchRule, Parameter, ProblemSize, Scalar,
 };
 
 /// Replays before the ones that count.
@@ -142,7 +142,7 @@ impl RandomFill {
             return Ok(buffer);
         }
         let multiprocessors = u64::from(stream.context().info().multiprocessors);
-        let problem = Problem::new(1, words as u64, 1, multiprocessors);
+        let problem = ProblemSize::new(1, words as u64, 1, multiprocessors);
         let arguments = [Argument::Write(buffer.write_to()), Argument::U32(seed)];
         // SAFETY: the text writes n words from y on, as its rule says; no other stream uses new memory.
         unsafe { self.0.launch(stream, &problem, false, &arguments) }?;

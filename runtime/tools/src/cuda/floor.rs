@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use quantloom_runtime::cuda::{Argument, Buffer, CudaError, ImageCache, Kernel, Stream, load};
-use quantloom_runtime::source::{Access, Count, KernelText, LaunchRule, Parameter, Problem};
+use quantloom_runtime::source::{Access, Count, KernelText, LaunchRule, Parameter, ProblemSize};
 
 use super::bench::{self, RandomFill, Timing, Timings};
 
@@ -57,7 +57,7 @@ impl ReadFloor {
         }
         let mut found = Buffer::<u32>::zeroed(&self.stream, 4)?;
         let multiprocessors = u64::from(info.multiprocessors);
-        let problem = Problem::new(1, pieces, 1, multiprocessors);
+        let problem = ProblemSize::new(1, pieces, 1, multiprocessors);
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
         let mut best = Timings { serial: unknown(), overlapped: unknown() };
         for kernels in &self.kernels {

@@ -8,7 +8,7 @@ use quantloom_runtime::cuda::{
     Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Origin, Pinned, Stream,
     TensorMap, TensorShape, load, runs, text_target,
 };
-use quantloom_runtime::source::{KernelText, LaunchRule, ParameterKind, Problem};
+use quantloom_runtime::source::{KernelText, LaunchRule, ParameterKind, ProblemSize};
 
 use super::{Failure, Machine, Row, texts};
 use crate::cuda::bench::{RandomFill, random_word, time_both};
@@ -39,9 +39,9 @@ impl Machine {
         }
     }
 
-    fn problem(&self, n: usize) -> Problem {
+    fn problem(&self, n: usize) -> ProblemSize {
         let multiprocessors = u64::from(self.context.info().multiprocessors);
-        Problem::new(1, n as u64, 1, multiprocessors)
+        ProblemSize::new(1, n as u64, 1, multiprocessors)
     }
 }
 
@@ -67,7 +67,7 @@ fn milliseconds(start: Instant) -> f64 {
 fn add(
     kernel: &Kernel,
     stream: &Stream,
-    problem: &Problem,
+    problem: &ProblemSize,
     a: &Buffer<u32>,
     b: &Buffer<u32>,
     c: &mut Buffer<u32>,
@@ -262,7 +262,7 @@ fn tensor_map(machine: &Machine) -> Result<String, Failure> {
         }
     }
     let memory = Buffer::from_host(&machine.stream, &memory)?;
-    let problem = Problem { k: columns as u64, ..machine.problem(rows) };
+    let problem = ProblemSize { k: columns as u64, ..machine.problem(rows) };
     let rules = kernel.rule().parameters.iter().find_map(|parameter| match &parameter.kind {
         ParameterKind::TensorMap(rule) => Some(TensorShape::of(rule, &problem)),
         _ => None,
