@@ -401,7 +401,7 @@ fn what_is_right_passes() {
 /// as the plan has it.
 #[test]
 fn scales_of_floats_are_right() {
-    let (share, mut case) = (Share::new(3, 1), 0);
+    let (share, mut case) = (Share::new(6, 1), 0);
     for code in ["e2m1", "e2m3", "e3m2"] {
         for (scale, group) in [
             ("e4m3", 32),

@@ -271,7 +271,7 @@ fn texts(
 /// The kernels of each scheme are valid WGSL, and have a translation to SPIR-V and MSL.
 #[test]
 fn kernels_of_the_catalogue_are_accepted() {
-    let share = Share::new(72, 6);
+    let share = Share::new(144, 6);
     let every = share.parts();
     let mut wrong = Vec::new();
     let (mut taken_texts, mut schemes, mut exchanging) = (0, 0, 0);

@@ -62,14 +62,14 @@ fn each_with_a_shape() -> impl Iterator<Item = (&'static Scheme, [(u64, u64); 1]
 
 #[test]
 fn catalogue_schemes_multiply_as_their_reference() {
-    for (scheme, shape) in Share::new(6, 2).of(each_with_a_shape()) {
+    for (scheme, shape) in Share::new(12, 2).of(each_with_a_shape()) {
         check(scheme, quantloom_kernels::DECODERS, &shape, &[0, 4]);
     }
 }
 
 #[test]
 fn a_table_serves_a_scheme_without_a_decoder() {
-    for (scheme, shape) in Share::new(6, 1).of(each_with_a_shape()) {
+    for (scheme, shape) in Share::new(12, 1).of(each_with_a_shape()) {
         check(scheme, &[], &shape, &[3]);
     }
 }

@@ -34,7 +34,7 @@ fn conforms(suite: &ExpertSuite, scheme: &Scheme) -> f64 {
 #[test]
 fn schemes_of_the_catalogue_conform() {
     let all = ExpertSuite::default();
-    let (share, mut case, mut largest) = (Share::new(300, 500), 0, 0.0f64);
+    let (share, mut case, mut largest) = (Share::new(600, 500), 0, 0.0f64);
     for scheme in quantloom_kernels::catalogue() {
         for shape in &all.shapes {
             for gate in &all.gates {
@@ -188,7 +188,7 @@ fn a_scale_over_all_tokens_is_not_computed_in_pieces() {
     let text = "s { weight: i8, scale: f32 per channel, pack: [k, n], \
                 activation: i8 { scale: f32 per tensor from amax / 127 } }";
     let scheme = quantloom_dsl::parse(text).unwrap();
-    let every = Share::new(12, 4).parts();
+    let every = Share::new(24, 4).parts();
     conforms(&ExpertSuite { every, seeds: vec![0], ..ExpertSuite::default() }, &scheme);
     let drawn = drawn(SMALL, 300);
     let mut options = ExpertOptions::default();

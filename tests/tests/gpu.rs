@@ -171,7 +171,7 @@ const ORDERED: &[(&str, &str, &str)] = &[
 /// A case is a scheme on a target.
 #[test]
 fn groups_of_any_size_and_order_are_multiplied() {
-    let share = Share::new(9, 2);
+    let share = Share::new(18, 2);
     let all = GROUPS.iter().chain(ORDERED).enumerate().collect::<Vec<_>>();
     let targets = ["sm_80", "sm_89", "sm_90a", "sm_120", "gfx942", "gfx950", "wgsl"];
     all.par_iter().for_each(|(number, (weight, numbers, activation))| {

@@ -90,14 +90,14 @@ fn no_conflicts(reports: &[Report]) -> Result<(), String> {
 #[test]
 fn schemes_multiply() {
     let targets: [(&str, &[usize]); 2] = [("sm_80", &TOKENS), ("sm_90a", &TOKENS)];
-    all_compared(Share::new(12, 4), &catalogue(), &targets);
+    all_compared(Share::new(24, 4), &catalogue(), &targets);
 }
 
 /// The same schedules on other chips: 64 lanes, other fragments, no copies that bypass registers.
 #[test]
 fn schemes_multiply_on_amd_gpus() {
     let targets: [(&str, &[usize]); 2] = [("gfx942", &TOKENS), ("gfx950", &TOKENS)];
-    all_compared(Share::new(12, 4), &catalogue(), &targets);
+    all_compared(Share::new(24, 4), &catalogue(), &targets);
 }
 
 /// The same schedules with WMMA: waves of 32 lanes, operands that two lanes hold, and operands that one lane
@@ -105,7 +105,7 @@ fn schemes_multiply_on_amd_gpus() {
 #[test]
 fn schemes_multiply_on_rdna_gpus() {
     let targets: [(&str, &[usize]); 2] = [("gfx1100", &TOKENS), ("gfx1201", &TOKENS)];
-    all_compared(Share::new(16, 4), &catalogue(), &targets);
+    all_compared(Share::new(32, 4), &catalogue(), &targets);
 }
 
 /// Elements of x of half the value beside a term that multiplies the sum of x: where scales multiply sums
@@ -119,7 +119,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
                  activation: {code} {{ scale: f32 per token }} }}"
             ));
             let targets: [(&str, &[usize]); 2] = [("gfx942", &TOKENS), ("gfx950", &TOKENS)];
-            all_compared(Share::new(2, 2), &[(number, &scheme.unwrap())], &targets);
+            all_compared(Share::new(4, 2), &[(number, &scheme.unwrap())], &targets);
         }
     }
 }
@@ -128,7 +128,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
 /// scales, of codes and of sums. The other tests count ragged shapes of all schemes.
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {
-    let share = Share::new(10, 2);
+    let share = Share::new(20, 2);
     let targets = ["gfx942", "gfx950", "gfx1100", "gfx1201", "sm_89", "sm_90a"];
     for (of, target) in targets.into_iter().enumerate() {
         let names = [
@@ -190,7 +190,7 @@ fn mx_times_mx_is_right_where_it_is_native() {
     let all = (0..4).flat_map(|first| {
         schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
     });
-    all_compared(Share::new(24, 4), &all.collect::<Vec<_>>(), &[("gfx950", &TOKENS)]);
+    all_compared(Share::new(48, 4), &all.collect::<Vec<_>>(), &[("gfx950", &TOKENS)]);
 }
 
 /// The same by `mma` with block scales, NVFP4 too.
@@ -204,14 +204,14 @@ fn blocks_with_scales_are_right_where_they_are_native() {
         schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
     });
     let tokens = [1, 3, 17, 33];
-    all_compared(Share::new(24, 4), &all.collect::<Vec<_>>(), &[("sm_120a", &tokens)]);
+    all_compared(Share::new(48, 4), &all.collect::<Vec<_>>(), &[("sm_120a", &tokens)]);
 }
 
 /// With lanes only, as in WGSL; also few tokens with four lanes that exchange registers.
 #[test]
 fn schemes_multiply_without_matrix_instructions() {
     let targets: [(&str, &[usize]); 2] = [("wgsl", &TOKENS), ("wgsl_subgroups", &TOKENS[..2])];
-    all_compared(Share::new(40, 8), &catalogue(), &targets);
+    all_compared(Share::new(80, 8), &catalogue(), &targets);
 }
 
 /// The schemes that are multiplied in FP8 if the instruction exists.
@@ -230,7 +230,7 @@ fn fp8_products_are_right_where_they_are_native() {
     let schemes = in_fp8();
     assert!(schemes.iter().any(|scheme| scheme.name == "fp8_block"));
     let schemes: Vec<_> = schemes.into_iter().enumerate().collect();
-    all_compared(Share::new(12, 4), &schemes, &[("sm_89", &TOKENS), ("sm_120", &TOKENS)]);
+    all_compared(Share::new(24, 4), &schemes, &[("sm_89", &TOKENS), ("sm_120", &TOKENS)]);
 }
 
 /// The bound is that of f32 sums: a chip that truncates FP8 sums to 14 bits exceeds it.

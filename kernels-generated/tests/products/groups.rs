@@ -89,7 +89,7 @@ fn scales_of_groups_of_x_multiply_as_their_reference() {
     let devices: Vec<CpuDevice> = Isa::present().map(device).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     let cases = SCHEMES.iter().flat_map(|of| SHAPES.into_iter().map(move |shape| (of, shape)));
-    for ((weight, x), shape) in Share::new(3, 2).of(cases) {
+    for ((weight, x), shape) in Share::new(6, 2).of(cases) {
         let scheme = scheme(weight, x);
         let seeds = (0..6).collect();
         let suite = Suite { shapes: vec![shape], tokens: TOKENS.to_vec(), seeds, every: 1 };
