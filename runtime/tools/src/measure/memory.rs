@@ -1,6 +1,7 @@
 //! The read bandwidth of this machine's memory.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quantloom_runtime::AlignedBuffer;
 
@@ -11,28 +12,34 @@ use super::seconds;
 /// much as one on the Xeon where this was measured, and more streams or wider registers no more
 /// than that.
 const STREAMS: usize = 8;
+/// Bytes of a part of the memory. A sample reads the next part, which the other parts have displaced from the caches, and
+/// displaces itself what the calls before it have left there.
+const PART: usize = 256 << 20;
 /// The smallest page of any system, in bytes.
 const LEAST_PAGE: usize = 4096;
 /// The assumed size of the last-level cache if the system does not report it, in bytes.
 const USUAL_CACHE: usize = 32 << 20;
 
 /// Memory that is larger than the caches, to be read repeatedly; in the same pages as weights.
-pub struct Memory(AlignedBuffer);
+pub struct Memory {
+    buffer: AlignedBuffer,
+    samples: AtomicUsize,
+}
 
 impl Memory {
     /// Four times the last level of cache, 256 MiB at the least and 1 GiB at the most.
     pub fn beyond_the_caches() -> Self {
-        let mut memory = AlignedBuffer::zeroed((4 * last_level_cache()).clamp(256 << 20, 1 << 30));
+        let mut memory = AlignedBuffer::zeroed((4 * last_level_cache()).clamp(PART, 1 << 30));
         // Every page is written once: reads of an unwritten page would all read one page of zeros.
         for (at, line) in memory.lines_mut().iter_mut().step_by(LEAST_PAGE / 64).enumerate() {
             line[..8].copy_from_slice(&(at as u64).to_ne_bytes());
         }
-        Self(memory)
+        Self { buffer: memory, samples: AtomicUsize::new(0) }
     }
 
-    /// Lines of a stream of a thread.
+    /// Lines of a stream of a thread, of one part.
     fn stream(&self) -> usize {
-        self.0.lines().len() / (rayon::current_num_threads() * STREAMS)
+        PART / 64 / (rayon::current_num_threads() * STREAMS)
     }
 
     /// Bytes that one sample reads.
@@ -40,13 +47,16 @@ impl Memory {
         rayon::current_num_threads() * STREAMS * self.stream() * 64
     }
 
-    /// Reads all of the memory once with every thread of the pool; 10^9 bytes per second.
+    /// Reads the next part of the memory with every thread of the pool; 10^9 bytes per second.
     pub fn sample(&self) -> f64 {
         let stream = self.stream();
+        let parts = self.buffer.lines().chunks_exact(PART / 64);
+        let part = self.samples.fetch_add(1, Ordering::Relaxed) % parts.len();
+        let lines = &self.buffer.lines()[part * (PART / 64)..];
         let seconds = seconds(|| {
             rayon::broadcast(|thread| {
                 let first = thread.index() * STREAMS * stream;
-                black_box(sum(&self.0.lines()[first..][..STREAMS * stream], stream));
+                black_box(sum(&lines[first..][..STREAMS * stream], stream));
             });
         });
         self.bytes() as f64 / seconds / 1e9
