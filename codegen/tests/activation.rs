@@ -246,6 +246,65 @@ fn codes_with_scales_of_blocks_are_the_references() {
     }
 }
 
+/// Elements that are codes times their finest scale: with pads and without, groups that are cut, several blocks a row;
+/// beside a static scale of all of x, which is the row's.
+#[test]
+fn elements_with_their_scales_are_the_references() {
+    let shapes = [(200, 256), (300, 384), (77, 128), (2056, 2304)];
+    let nvfp4 =
+        "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }";
+    for (activation, operands) in [
+        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", &[Operand::Bf16, Operand::F32][..]),
+        ("e3m2 { scale: e8m0 per 1x64 from pow2 above 1.875 }", &[Operand::Bf16]),
+        ("e4m3 { scale: e8m0 per 1x32 from pow2 above 1.75 }", &[Operand::Bf16]),
+        (nvfp4, &[Operand::Bf16, Operand::F16, Operand::F32]),
+    ] {
+        for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
+            let scheme = other(activation, arithmetic);
+            let (of, number) = (&scheme.activations[0], Number::Float(own));
+            let problems = ["sm_90a", "gfx942", "wgsl"].into_iter().flat_map(|chip| {
+                shapes.into_iter().flat_map(move |shape| {
+                    operands.iter().map(move |&operand| (chip, shape, operand))
+                })
+            });
+            for (chip, shape, operand) in problems {
+                let chip = target(chip).unwrap();
+                let problem =
+                    ActivationProblem::new(&scheme, of, number, operand, chip, shape, false);
+                let problem = problem.unwrap();
+                let problem = problem.folding().unwrap();
+                let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &RowValues::ALL, 1);
+                let outcome = x.check(&scheme, &problem, &verified(&problem, false));
+                outcome.unwrap_or_else(|wrong| {
+                    panic!("{activation} {own} {operand} {shape:?} {}: {wrong}", chip.name)
+                });
+            }
+        }
+    }
+}
+
+/// Scales that a lane's warp cannot find, zero points, static scales, and products that the operand does not hold, stay
+/// beside the operand.
+#[test]
+fn elements_without_exact_scales_have_none() {
+    for (activation, operand) in [
+        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", Operand::F16),
+        ("e2m1 { scale: f32 per 1x32 }", Operand::Bf16),
+        ("e4m3 { scale: e4m3 per 1x16 }", Operand::F16),
+        ("e4m3 { scale: e4m3 per 1x48 }", Operand::Bf16),
+        ("e4m3 { scale: e4m3 per 1x512 }", Operand::Bf16),
+        ("e4m3 { scale: divide e4m3 per 1x16 }", Operand::Bf16),
+        ("e4m3 { scale: e4m3 per token }", Operand::Bf16),
+        ("i8 { scale: e4m3 per 1x16 }", Operand::Bf16),
+    ] {
+        let scheme = other(activation, "f32");
+        let chip = target("sm_90a").unwrap();
+        let (of, number) = (&scheme.activations[0], Number::Float(BF16));
+        let problem = ActivationProblem::new(&scheme, of, number, operand, chip, (256, 256), false);
+        assert!(problem.unwrap().folding().is_err(), "{activation} as {operand}");
+    }
+}
+
 /// What a product reads is made: its elements, its columns, its scales.
 #[test]
 fn products_get_their_operand() {
@@ -278,13 +337,17 @@ fn products_get_their_operand() {
                     gathers,
                 );
                 let problem = problem.unwrap_or_else(|error| panic!("{}: {error}", scheme.name));
+                let folds = product.plan.compute.folds_input;
                 let problem = match input.codes {
                     true => problem.leaving_codes().unwrap(),
+                    false if folds => problem.folding().unwrap(),
                     false => problem.in_segments(input.scale.and_then(InputScale::columns)),
                 };
                 // Codes are four to a word.
                 let of_word = if input.codes { 4 } else { 1 };
                 let groups = problem.quantiser().map(|_| problem.groups() / of_word);
+                let alone = problem.quantiser().is_some_and(|quantiser| quantiser.scales.len() < 2);
+                let groups = groups.filter(|_| !(folds && alone));
                 assert_eq!(groups, product.input.groups(), "{} {activation:?}", scheme.name);
                 made += 1;
             }

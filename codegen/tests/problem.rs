@@ -58,11 +58,13 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     ("ct_mxfp4a16", 0, "128 of 128; weight scale e8m0 1x32; x bf16 1000"),
     // f16 has not the exponents of e8m0.
     ("ct_mxfp4a16", 1, "128 of 32; scale e8m0 1x32; x f16 1000"),
+    // Scales of groups of x are in its elements, and the static one of all of x is one of each row.
     (
         "modelopt_nvfp4",
         0,
-        "128 of 16; scale e4m3 1x16, channel scale; x made, bf16 1024, Columns(16)",
+        "128 of 128; weight scale e4m3 1x16, channel scale; x made, bf16 1024, Row",
     ),
+    ("ct_mxfp4", 0, "128 of 128; weight scale e8m0 1x32; x made, bf16 1024"),
     ("fp8_block", 0, "64 of 64; scale f32 128x128; x made, f16 1024, Columns(128)"),
     ("ct_fp8", 0, "64 of 64; channel scale; x made, f16 1024, Row"),
     // Integer products; of x with zero points, floats.

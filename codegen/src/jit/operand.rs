@@ -46,6 +46,9 @@ fn posed(
     if product.input.codes {
         return Ok(problem.leaving_codes()?);
     }
+    if product.plan.compute.folds_input {
+        return Ok(problem.folding()?.in_fragments(product.input.fragments));
+    }
     let segment = product.input.scale.and_then(InputScale::columns);
     let problem = problem.in_segments(segment).in_fragments(product.input.fragments);
     Ok(problem.with_scales_in(product.input.scale_order))

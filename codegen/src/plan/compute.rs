@@ -7,7 +7,7 @@ use quantloom_dsl::{
 };
 
 use super::operand::Operand;
-use super::scale::segment;
+use super::scale::{folds_input, segment};
 use crate::target::Class;
 use crate::target::{MATRIX_OPS, Scaling};
 
@@ -172,6 +172,8 @@ pub struct ComputePlan {
     pub product: ProductInstruction,
     /// Whether x is quantised first.
     pub quantises: bool,
+    /// Whether elements of x are the values of codes times their finest scale, and not the values alone.
+    pub folds_input: bool,
     /// Elements of x are `2^exponent` times the values of their codes.
     pub exponent: i32,
     /// The most columns whose integer sum surely fits in 32 bits; `None` for float sums.
@@ -212,6 +214,10 @@ impl ComputePlan {
         let plan = |product: &ProductInstruction| Self {
             product: *product,
             quantises: matches!(activation, Activation::Quantised(_)),
+            folds_input: class != Lanes
+                && product.scaling().is_none()
+                && matches!(activation, Activation::Quantised(quantiser)
+                    if folds_input(scheme, quantiser, product.activation)),
             exponent: match activation {
                 Activation::Quantised(quantiser) => product.activation.exponent(quantiser.code),
                 Activation::Float(_) => 0,
@@ -219,6 +225,11 @@ impl ComputePlan {
             longest_sum: longest_sum(scheme, activation, product),
         };
         PRODUCTS.iter().filter(fits).map(plan).collect()
+    }
+
+    /// The same product of codes of x, whose scales all multiply sums.
+    pub(super) const fn without_folding(self) -> Self {
+        Self { folds_input: false, ..self }
     }
 
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest

@@ -43,7 +43,8 @@ impl fmt::Display for ScalePlan {
         let level = |of: &str, (number, level): (usize, &LevelPlan)| {
             let divides = if level.divide { " (divides)" } else { "" };
             let placement = match level.placement {
-                ScalePlacement::Weight => "on the weight".to_owned(),
+                ScalePlacement::Element if of.starts_with("input") => "on x".to_owned(),
+                ScalePlacement::Element => "on the weight".to_owned(),
                 ScalePlacement::Segment => format!("on the sum of {segment}"),
                 ScalePlacement::Epilogue => "in the epilogue".to_owned(),
                 ScalePlacement::Product => "in the product".to_owned(),

@@ -98,8 +98,8 @@ impl Plan {
 }
 
 /// The plan for a scheme with one of its activations: with the first product for which all parts of a
-/// plan exist, or one with operands of equal width whose dequantisation is cheaper. `support` (feature
-/// `gpu`) also checks that the target has kernels.
+/// plan exist, or one with operands of equal width that folds the finest scale of x into these, or else those of w, or else
+/// whose dequantisation is cheaper. `support` (feature `gpu`) also checks that the target has kernels.
 ///
 /// # Errors
 /// The last obstacle, if there is no plan.
@@ -107,6 +107,30 @@ pub fn plan(
     scheme: &Scheme,
     activation: &Activation,
     target: &'static Target,
+) -> Result<Plan, PlanError> {
+    best(scheme, activation, target, ComputePlan::all(scheme, activation, target.class))
+}
+
+/// The same, with all scales of x beside the operand of codes.
+///
+/// # Errors
+/// The last obstacle, if there is no plan.
+pub fn plan_without_folding(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+) -> Result<Plan, PlanError> {
+    let all = ComputePlan::all(scheme, activation, target.class);
+    let all = all.into_iter().map(ComputePlan::without_folding).collect();
+    best(scheme, activation, target, all)
+}
+
+/// The best plan of these products.
+fn best(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+    products: Vec<ComputePlan>,
 ) -> Result<Plan, PlanError> {
     let mut obstacle = PlanError::NoProduct {
         weight: brief(&scheme.weight),
@@ -118,20 +142,25 @@ pub fn plan(
         why: ComputePlan::obstacle(scheme, activation, target.class),
     };
     let mut best: Option<Plan> = None;
-    for compute in ComputePlan::all(scheme, activation, target.class) {
+    for compute in products {
         let operand = compute.product.weight;
         let code = || brief(&scheme.weight);
         let Some(dequant) = DequantPlan::new(&scheme.weight, operand, target.class) else {
             obstacle = PlanError::NoSequence { code: code(), operand, target: target.name };
             continue;
         };
+        let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
+        let cost = |compute: &ComputePlan, scale: &ScalePlan, dequant: &DequantPlan| {
+            (!compute.folds_input, scale.segment.is_some(), dequant.price())
+        };
         let better = best.as_ref().is_none_or(|best: &Plan| {
-            best.dequant.operand.bits() == operand.bits() && dequant.price() < best.dequant.price()
+            let least = cost(&best.compute, &best.scale, &best.dequant);
+            best.dequant.operand.bits() == operand.bits()
+                && cost(&compute, &scale, &dequant) < least
         });
         if !better {
             continue;
         }
-        let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
         let layout = NativeLayout::new(&dequant, &compute.product, scale.segment, target.class);
         let Some(native) = layout else {
             obstacle = PlanError::NoLayout { code: code(), operand, target: target.name };

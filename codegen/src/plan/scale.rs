@@ -4,12 +4,15 @@
 //! of a segment, or in the epilogue. Scales that are constant along K are applied in the epilogue. Scales that
 //! change along K multiply the sums of segments, unless dequantisation multiplies with them ([`FoldedScale`]),
 //! the matrix instruction reads them ([`ScalePlacement::Product`]), or the product has no separate sums: then they
-//! multiply the weight. Zero point, offset and shift are one term per segment, the zero-point correction
+//! multiply the weight. Likewise the finest scale of x multiplies sums, unless the kernel that quantises x can multiply
+//! each code with it exactly ([`ComputePlan::folds_input`]). Zero point, offset and shift are one term per segment, the zero-point correction
 //! `shift - scale * zero`, times the segment's sum of x.
 
-use quantloom_dsl::format::{FloatFormat, Number};
+use std::ops::RangeInclusive;
+
+use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Activation, Code, ScaleType, Scheme};
+use quantloom_dsl::{Activation, Code, Quantiser, ScaleType, Scheme};
 
 use super::compute::ComputePlan;
 use super::dequant::DequantPlan;
@@ -17,11 +20,14 @@ use super::native::lane_columns;
 use super::operand::Operand;
 use crate::target::Class;
 
+/// Columns of groups of x whose scales lanes of a warp of 32 find together, with 8 columns a lane.
+const GROUPS_OF_LANES: RangeInclusive<u32> = 8..=256;
+
 /// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalePlacement {
-    /// To each weight, during dequantisation.
-    Weight,
+    /// To each element: of w during dequantisation, of x when x is quantised.
+    Element,
     /// To the sum over a segment of columns.
     Segment,
     /// To each result, in the epilogue.
@@ -87,7 +93,7 @@ impl ScalePlan {
     ) -> Self {
         let (add, exponent) = dequant.encoding();
         let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
-        let by_segment = if decodes { ScalePlacement::Weight } else { ScalePlacement::Segment };
+        let by_segment = if decodes { ScalePlacement::Element } else { ScalePlacement::Segment };
         // A shift is added after the scales: a per-channel scale would multiply it too.
         let at_the_end =
             if scheme.shifts.is_empty() { ScalePlacement::Epilogue } else { by_segment };
@@ -102,7 +108,12 @@ impl ScalePlan {
             placement: placement(scale.group.cols, by_segment, at_the_end),
             divide: scale.divide,
         };
-        let x_by_segment = if scales { ScalePlacement::Product } else { ScalePlacement::Segment };
+        let folds_input = compute.folds_input;
+        let x_by_segment = match (scales, folds_input) {
+            (true, _) => ScalePlacement::Product,
+            (false, true) => ScalePlacement::Element,
+            (false, false) => ScalePlacement::Segment,
+        };
         let input = match activation {
             Activation::Float(_) => Vec::new(),
             Activation::Quantised(quantiser) => {
@@ -113,17 +124,19 @@ impl ScalePlan {
                 quantiser.scales.iter().map(level).collect()
             }
         };
+        let none = Activation::Float(Number::Float(F32));
+        let of_sums = if folds_input { &none } else { activation };
         let corrects_by_group = scheme.zero.is_some() || !scheme.shifts.is_empty();
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
         let columns = lane_columns(&compute.product, class);
         let folded = FoldedScale::new(scheme, &input, &levels, (dequant, columns));
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
-            level.placement = ScalePlacement::Weight;
+            level.placement = ScalePlacement::Element;
         }
         Self {
             levels,
             input,
-            segment: if folded.is_some() || scales { None } else { segment(scheme, activation) },
+            segment: if folded.is_some() || scales { None } else { segment(scheme, of_sums) },
             folded,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,
@@ -168,19 +181,8 @@ impl FoldedScale {
         let Number::Float(operand) = dequant.operand.number() else { return None };
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let factor = dequant.factor()?;
-        let least = |format: FloatFormat| 1 - format.bias() - i32::from(format.mantissa_bits);
-        // Of the scale: its significant bits without the leading one, the exponent of its smallest
-        // value, and its largest value, if the operand holds all of its values times a power of two.
-        let (mantissa, smallest, largest) = match scale {
-            Number::Float(scale) if scale.bits() == 8 => {
-                (scale.mantissa_bits, least(scale), Some(scale.max()))
-            }
-            // The operand has the same exponent range.
-            Number::E8m0 if operand.exponent_bits == 8 => (0, -127, None),
-            _ => return None,
-        };
-        let bits = u32::from(code.mantissa_bits) + u32::from(mantissa) + 2;
-        let fits = bits <= u32::from(operand.mantissa_bits) + 1;
+        let Magnitudes { mantissa, smallest, largest } = Magnitudes::of(scale, operand)?;
+        let fits = products_fit(code, mantissa, operand);
         let exponent = largest.map(|most| factor.min((operand.max() / most).log2().floor() as i32));
         let exponent_deficit = exponent.map_or(0, |exponent| factor - exponent);
         // The smallest product is a number of the operand too.
@@ -190,6 +192,78 @@ impl FoldedScale {
         let takes = alone && !sorted && !plan.divide && fits && held && whole;
         takes.then_some(Self { level, columns, exponent, exponent_deficit })
     }
+}
+
+/// The scales of a type that an operand holds, times any power of two.
+struct Magnitudes {
+    /// Significant bits without the leading one.
+    mantissa: u8,
+    /// The exponent of the smallest scale.
+    smallest: i32,
+    /// The largest scale; `None` if scales have the exponents of the operand.
+    largest: Option<f64>,
+}
+
+impl Magnitudes {
+    fn of(scale: Number, operand: FloatFormat) -> Option<Self> {
+        match scale {
+            Number::Float(scale) if scale.bits() == 8 => Some(Self {
+                mantissa: scale.mantissa_bits,
+                smallest: least(scale),
+                largest: Some(scale.max()),
+            }),
+            Number::E8m0 if operand.exponent_bits >= 8 => {
+                Some(Self { mantissa: 0, smallest: -127, largest: None })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The exponent of the smallest number of a format.
+fn least(format: FloatFormat) -> i32 {
+    1 - format.bias() - i32::from(format.mantissa_bits)
+}
+
+/// Whether the product of a code and a scale with so many mantissa bits has no more significant bits than the operand.
+fn products_fit(code: FloatFormat, mantissa: u8, operand: FloatFormat) -> bool {
+    let bits = u32::from(code.mantissa_bits) + u32::from(mantissa) + 2;
+    bits <= u32::from(operand.mantissa_bits) + 1
+}
+
+/// Whether the kernel that quantises x can multiply each code with the finest scale exactly, in a 16-bit or f32 operand: a
+/// scale of e8m0 or of 8 bits whose product with any code is a number of the operand's type, chosen for a group of a
+/// token that the lanes of a warp share. (x of e8m0 beyond 2^127 becomes infinite, which is beyond bf16's own x.) Coarser
+/// scales do not change along a row.
+pub(crate) fn folds_input(scheme: &Scheme, quantiser: &Quantiser, operand: Operand) -> bool {
+    let [finest, coarser @ ..] = &quantiser.scales[..] else { return false };
+    let (ScaleType::Number(scale), GroupSize::Each(columns)) = (finest.number, finest.group.cols)
+    else {
+        return false;
+    };
+    let (Number::Float(code), Number::Float(operand)) = (quantiser.code, operand.number()) else {
+        return false;
+    };
+    if operand.bits() < 16 {
+        return false;
+    }
+    let Some(Magnitudes { mantissa, smallest, largest }) = Magnitudes::of(scale, operand) else {
+        return false;
+    };
+    // Of powers of two that are chosen from x, the product is x or a multiple of a larger step: no x of 16 bits has
+    // smaller steps than bf16. Of x in f32, codes below 2^-6 times the smallest scales are rounded once more.
+    let held = (largest.is_none() || least(code) + smallest >= least(operand))
+        && largest.is_none_or(|largest| code.max() * largest <= operand.max());
+    let found_by_lanes = finest.group.rows == GroupSize::Each(1)
+        && columns.is_power_of_two()
+        && GROUPS_OF_LANES.contains(&columns);
+    let alone = quantiser.zero.is_none() && scheme.index.is_none() && !finest.stored;
+    products_fit(code, mantissa, operand)
+        && held
+        && found_by_lanes
+        && alone
+        && !finest.divide
+        && coarser.iter().all(|level| level.group.cols == GroupSize::All)
 }
 
 /// Columns that share all scales, zero points and shifts; `None` for the whole row.

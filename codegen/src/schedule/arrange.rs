@@ -14,6 +14,9 @@
 //!
 //! Of all supported lengths of segments the one with the fewest padded columns is chosen, and of equal ones
 //! the longest, which has the fewest parameters.
+//!
+//! In the first case the operand of x may be codes times their finest scale, whose groups then are no segments of the
+//! product. In the others x has another order or other groups than its quantiser, and the operand is codes alone.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +26,7 @@ use quantloom_dsl::{Activation, Scheme};
 use super::mapping::k_tile;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::native::SHARED_BYTES;
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, PlanError, plan, plan_without_folding};
 use crate::target::Target;
 
 /// The longest segment: longer ones save next to nothing.
@@ -41,6 +44,9 @@ pub struct Order {
     /// Sizes of the groups that contain each set, counted along K.
     pub groups: Vec<u32>,
 }
+
+/// What plans a product.
+type Planner = fn(&Scheme, &Activation, &'static Target) -> Result<Plan, PlanError>;
 
 /// A product whose groups a schedule supports.
 pub(super) struct Arranged {
@@ -66,8 +72,11 @@ impl Arranged {
         let scheme = Scheme { index: scheme.index.filter(|_| indexed), ..scheme.clone() };
         let sizes: BTreeSet<u32> = of_weights.iter().chain(&of_x).copied().collect();
         if !indexed {
-            let natural = Self::posed(&scheme, activation, target, None);
-            let natural = natural.and_then(|this| this.regular(&sizes));
+            let natural = |plan: Planner| {
+                let natural = Self::posed(&scheme, activation, target, (plan, None));
+                natural.and_then(|this| this.regular(&sizes))
+            };
+            let natural = natural(plan).or_else(|_| natural(plan_without_folding));
             if natural.is_ok() || sizes.is_empty() {
                 return natural;
             }
@@ -88,7 +97,7 @@ impl Arranged {
             let order = || Order { segment, indexed, groups: groups.iter().copied().collect() };
             let order = (!dense).then(order);
             let (scheme, activation) = regrouped(&scheme, activation, segment);
-            match Self::posed(&scheme, &activation, target, order) {
+            match Self::posed(&scheme, &activation, target, (plan_without_folding, order)) {
                 Ok(this) => return Ok(this),
                 // An error that the longest segment also has is the reason.
                 Err(error) if segment == LONGEST_SEGMENT => why = Some(error),
@@ -104,7 +113,7 @@ impl Arranged {
         scheme: &Scheme,
         activation: &Activation,
         target: &'static Target,
-        order: Option<Order>,
+        (plan, order): (Planner, Option<Order>),
     ) -> Result<Self, Unscheduled> {
         let plan = plan(scheme, activation, target)?;
         let step = plan.compute.product.columns;

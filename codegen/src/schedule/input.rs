@@ -117,6 +117,10 @@ impl Input {
         let (operand, scaling) = (plan.compute.product.activation, plan.compute.product.scaling());
         let scale = match activation {
             Activation::Float(_) => None,
+            // Nothing is left but scales of rows, if there are several levels.
+            Activation::Quantised(quantiser) if plan.compute.folds_input => {
+                (quantiser.scales.len() > 1).then_some(InputScale::Row)
+            }
             Activation::Quantised(quantiser) => {
                 let columns = common_group(&quantiser.scales);
                 // Of codes, a word.
@@ -128,7 +132,7 @@ impl Input {
         let whole = (k * operand.stored_bits() / 8).is_multiple_of(16);
         // Shader products read f32.
         let by_lanes = plan.target.class == Class::Shader;
-        let prepared = scale.is_some() || changes || !whole || by_lanes;
+        let prepared = plan.compute.quantises || changes || !whole || by_lanes;
         let columns = if prepared { k.next_multiple_of(k_tile) } else { k };
         Self {
             operand,

@@ -146,6 +146,9 @@ pub enum UnscheduledPart {
     /// Scales of x, as the instruction reads them, that are not one level of e8m0.
     #[error("scales of activations as codes, other than one level of e8m0")]
     ScaleCodes,
+    /// Scales of x whose products with codes are no numbers of the operand, or that a kernel of its own chooses.
+    #[error("elements of activations that are codes times their finest scale")]
+    ScaledElements,
     /// More arrays than a kernel of the target takes.
     #[error("{count} arrays in a kernel, which takes {most} at most")]
     Arrays {

@@ -32,7 +32,7 @@ impl WeightParams {
             levels.filter(move |((_, level), _)| level.placement == placement)
         };
         // A scale that dequantisation multiplies with is the only one.
-        let mut by_segment = placed(ScalePlacement::Weight)
+        let mut by_segment = placed(ScalePlacement::Element)
             .chain(placed(ScalePlacement::Segment))
             .chain(placed(ScalePlacement::Product));
         let scale = match (by_segment.next(), by_segment.next()) {

@@ -7,7 +7,7 @@ use quantloom_codegen::ir::{Kernel, Verified};
 use quantloom_codegen::plan::Operand;
 use quantloom_codegen::schedule::activation::ActivationProblem;
 use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
-use quantloom_dsl::format::{FloatFormat, Number, Overflow};
+use quantloom_dsl::format::{F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::reference::{QuantisedActivation, StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, ScaleType, Scheme};
 
@@ -251,6 +251,22 @@ impl Rows {
                 quantise_activation(scheme, quantiser, &self.x, self.k, own, given).unwrap()
             }
         };
+        let levels = problem.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
+        let (finest, others) = match (levels, problem.codes || problem.folds) {
+            ([finest, others @ ..], true) => (finest.stored_number(), others),
+            _ => (None, &[][..]),
+        };
+        // The product multiplies with the other levels, the coarsest first; they are given.
+        let outer = others.iter().zip(self.given.scales.iter().skip(1)).rev();
+        let outer = outer.fold(1f32, |product, (level, given)| match level.divide {
+            true => product / given[0] as f32,
+            false => product * given[0] as f32,
+        });
+        // Of an element that has its finest scale: what the coarser levels leave of the product of all.
+        let of_element = |at: usize| match finest {
+            Some(number) if problem.folds => number.round(expected.scales[at] / f64::from(outer)),
+            _ => 1.0,
+        };
         let operand = &memory["operand"].bytes;
         let unit = problem.quantiser().map_or(0, |given| problem.operand.exponent(given.code));
         let unit = 2f64.powi(unit);
@@ -276,8 +292,17 @@ impl Rows {
                 let (wanted, value) = match (from < self.k).then_some(row * self.k + from) {
                     None => (0, 0.0),
                     Some(at) => {
+                        let number = problem.operand.number();
                         let value = (expected.codes[at] - expected.zeros[at]) * unit;
-                        (problem.operand.number().encode(value, Overflow::Special), value)
+                        let value = value * of_element(at);
+                        let bits = number.encode(value, Overflow::Special);
+                        // What is beyond the operand is infinite; below its least number is x in f32 alone.
+                        let rounded = number.decode(bits);
+                        let exact = rounded == value || !value.is_finite() || rounded.is_infinite();
+                        if problem.folds && !exact && self.own != F32 {
+                            return Err(format!("the operand has no {value}"));
+                        }
+                        (bits, if problem.folds { rounded } else { value })
                     }
                 };
                 // The sign of a zero does not count, and a NaN is a NaN.
@@ -304,24 +329,20 @@ impl Rows {
         }
         let Some(found) = memory.get("x_scale") else { return Ok(()) };
         let groups = problem.groups() as usize;
-        let levels = problem.quantiser().map_or(&[][..], |quantiser| &quantiser.scales);
-        let (finest, others) = match (levels, problem.codes) {
-            ([finest, others @ ..], true) => (finest.stored_number(), others),
-            _ => (None, &[][..]),
-        };
-        // Codes are those of the finest level; the product multiplies with the others, the coarsest first.
-        let outer = others.iter().zip(self.given.scales.iter().skip(1)).rev();
-        let outer = outer.fold(1f32, |product, (level, given)| match level.divide {
-            true => product / given[0] as f32,
-            false => product * given[0] as f32,
-        });
         let product = |code: f64| f64::from(code as f32 * outer);
         let numbers: Vec<f64> = match finest {
-            Some(number) => {
+            Some(number) if problem.codes => {
                 found.bytes.iter().map(|&code| product(number.decode(code.into()))).collect()
             }
-            None => found.words().iter().map(|&word| f32::from_bits(word).into()).collect(),
+            _ => found.words().iter().map(|&word| f32::from_bits(word).into()).collect(),
         };
+        if problem.folds {
+            let other = numbers.iter().position(|&found| found != f64::from(outer));
+            return match other {
+                Some(row) => Err(format!("x_scale[{row}] = {}, expected {outer}", numbers[row])),
+                None => Ok(()),
+            };
+        }
         let columns = problem.segment.map_or(padded, |columns| columns as usize);
         for row in 0..self.m {
             for group in 0..padded.div_ceil(columns) {

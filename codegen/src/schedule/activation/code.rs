@@ -14,6 +14,15 @@ pub(super) struct Codes<'q> {
     pub(super) operand: plan::Operand,
 }
 
+/// What makes elements of the values of codes, in operands of 16 bits or f32.
+#[derive(Clone, Copy)]
+pub(super) struct OfElements<'a> {
+    /// Subtracted zero points, one a code.
+    pub(super) zeros: Option<&'a [Operand]>,
+    /// The scale that multiplies all of them, exactly.
+    pub(super) scale: Option<Operand>,
+}
+
 impl Codes<'_> {
     /// The words of a vector of scaled values, which include their zero points. If there are pads,
     /// `there` tells which elements are not.
@@ -21,7 +30,7 @@ impl Codes<'_> {
         &self,
         b: &mut Builder,
         scaled: &[Operand],
-        zeros: Option<&[Operand]>,
+        OfElements { zeros, scale }: OfElements<'_>,
         there: Option<&[Operand]>,
     ) -> Vec<Operand> {
         let padded = |b: &mut Builder, elements: Vec<Operand>, pad: Operand| match there {
@@ -76,6 +85,9 @@ impl Codes<'_> {
                     let both = values.iter().zip(zeros);
                     let less = both.map(|(value, zero)| b.binary(Binary::SubF32, *value, *zero));
                     values = less.collect();
+                }
+                if let Some(scale) = scale {
+                    values = values.into_iter().map(|value| b.mul_f32(value, scale)).collect();
                 }
                 let values = padded(b, values, 0.0f32.into());
                 if operand == plan::Operand::F32 {

@@ -8,7 +8,7 @@
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
-use super::code::Codes;
+use super::code::{Codes, OfElements};
 use super::extent::{Extent, Running};
 use super::levels::{Constants, Given, Levels, OfRow, columns};
 use super::operand_scales::OperandScales;
@@ -405,6 +405,6 @@ impl<'p> GroupScales<'p> {
         }
         let there: Vec<Operand> = columns.iter().map(|column| column.there).collect();
         let zeros = self.given.zero.map(|_| &zeros[..]);
-        self.codes.words(b, &scaled, zeros, Some(&there))
+        self.codes.words(b, &scaled, OfElements { zeros, scale: None }, Some(&there))
     }
 }

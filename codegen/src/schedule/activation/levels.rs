@@ -3,7 +3,7 @@
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
-use super::code::Codes;
+use super::code::{Codes, OfElements};
 use super::extent::Extent;
 use super::operand_scales::OperandScales;
 use super::problem::ActivationProblem;
@@ -95,7 +95,7 @@ impl<'p> Levels<'p> {
         given: Given<'p>,
         rows: (Count, ParameterId),
     ) -> Self {
-        let scale = Some(OperandScales::declare(b, problem, rows));
+        let scale = problem.has_scales().then(|| OperandScales::declare(b, problem, rows));
         Self { scale, ..Self::new(problem, given) }
     }
 
@@ -217,12 +217,18 @@ impl<'p> Levels<'p> {
             scaled = factor.rounding.round(b, moved);
         }
         if let Some(scale) = &self.scale {
-            self.store_scale(b, (row, column, inside), scale.of(factor.value, finest));
+            let value = match (self.problem.folds, of_row.factor) {
+                (true, Some(coarser)) => coarser.value,
+                _ => scale.of(factor.value, finest),
+            };
+            self.store_scale(b, (row, column, inside), value);
         }
+        let finest = finest.filter(|_| self.problem.folds);
         // A pad is 0, whatever the code of 0 in x is.
         let there = there(b);
         let zeros = zero.map(|zero| vec![zero; scaled.len()]);
-        self.codes.words(b, &scaled, zeros.as_deref(), there.as_deref())
+        let of_elements = OfElements { zeros: zeros.as_deref(), scale: finest };
+        self.codes.words(b, &scaled, of_elements, there.as_deref())
     }
 
     /// Stores the scale of the group that starts at the first column of a vector, if one does.
@@ -233,7 +239,7 @@ impl<'p> Levels<'p> {
         value: Operand,
     ) {
         let Some(scale) = &self.scale else { return };
-        let (group, begins) = match self.problem.group() {
+        let (group, begins) = match self.problem.group().filter(|_| !self.problem.folds) {
             None => (None, b.equal(column, 0u32)),
             Some(columns) => {
                 let group = b.div(column, columns);

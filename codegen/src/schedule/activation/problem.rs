@@ -11,6 +11,7 @@ use super::levels::columns;
 use super::rows::Routed;
 use super::source::VECTOR;
 use crate::ir::Access;
+use crate::plan::scale::folds_input;
 use crate::plan::{Operand, kernel_name};
 use crate::schedule::{ByteFragments, ScaleOrder, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
@@ -35,6 +36,9 @@ pub struct ActivationProblem {
     pub segment: Option<u32>,
     /// Whether scales of the finest level stay codes, a byte each, for an instruction that scales.
     pub codes: bool,
+    /// Whether elements are the values of codes times their finest scale, and the operand's scales are the product of
+    /// the coarser ones, one a row.
+    pub folds: bool,
     pub(super) activation: Activation,
     pub(super) arithmetic: Arithmetic,
     /// The product of an expert layer whose experts read x in different ways: rows belong to slots.
@@ -77,6 +81,7 @@ impl ActivationProblem {
             gathers,
             segment: None,
             codes,
+            folds: false,
             activation,
             arithmetic,
             routed: None,
@@ -117,6 +122,29 @@ impl ActivationProblem {
     #[must_use]
     pub fn in_segments(self, segment: Option<u32>) -> Self {
         Self { segment: segment.filter(|_| self.segment.is_some()).or(self.segment), ..self }
+    }
+
+    /// The same with the finest scale in the operand's elements.
+    ///
+    /// # Errors
+    /// Scales that a kernel of its own chooses, or products of codes and scales that are no numbers of the operand's type
+    /// (`plan::compute::ComputePlan::folds_input`).
+    pub fn folding(self) -> Result<Self, Unscheduled> {
+        let taken = self.quantiser().is_some_and(|quantiser| {
+            folds_input(&self.scheme, quantiser, self.operand) && !self.has_scale_kernel()
+        });
+        match taken {
+            true => Ok(Self { folds: true, ..self }),
+            false => Err(Unscheduled::Scheme {
+                target: self.target.name,
+                part: UnscheduledPart::ScaledElements,
+            }),
+        }
+    }
+
+    /// Whether the product reads scales of the operand.
+    pub(super) fn has_scales(&self) -> bool {
+        !self.folds || self.levels().len() > 1
     }
 
     /// The same with the operand's columns in the order of fragments of bytes; the operand has whole steps of these.
@@ -207,8 +235,8 @@ impl ActivationProblem {
     }
 
     /// Columns of the operand that share a scale; `None` if a row does.
-    pub(super) const fn columns_of_scale(&self) -> Option<u32> {
-        self.segment
+    pub(super) fn columns_of_scale(&self) -> Option<u32> {
+        self.segment.filter(|_| !self.folds)
     }
 
     /// Scales of a row of the operand (G).
@@ -339,9 +367,10 @@ impl ActivationProblem {
             ScaleOrder::Rows => "",
             ScaleOrder::TokenTiles => "_tiles",
         };
+        let folds = if self.folds { "_scaled" } else { "" };
         let routed = self.routed.map(Routed::label).unwrap_or_default();
         let tile = format!(
-            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{fragments}{tiles}{routed}"
+            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{folds}{fragments}{tiles}{routed}"
         );
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }

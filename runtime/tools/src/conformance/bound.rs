@@ -38,7 +38,9 @@
 //!
 //! Matrix instructions compute exact products but may truncate below the last place of the largest
 //! term, where a rounding would lose half as much: two roundings per column, and two per
-//! instruction for the previous sum. Then two per segment (its scale, its addition), one per warp
+//! instruction for the previous sum. Where scales of groups are in the operands, a chain is a row and not a group: a term
+//! then passes through two roundings per column of its own instruction (at most [`SCALED_COLUMNS`]), and two per
+//! instruction of the row. Then two per segment (its scale, its addition), one per warp
 //! and one per block that share K; weights carry no offset. Instructions that scale their operands,
 //! exactly, take [`SCALED_COLUMNS`] at a time, of several groups: count that many columns instead
 //! of a group's, also where they take fewer; the two per group are as many as the instructions and the iterations of
@@ -88,7 +90,8 @@
 //! summed, the factor of a code is at most `max(1, |v| + |zero|) + 2 o' <= max(1, |v| + |zero|) (1 + 2 o')`:
 //! a code of value 0 has one, too. Instructions that
 //! flush subnormal numbers to 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] per
-//! term and pair of parts.
+//! term and pair of parts. An element of x that has its scale is a number of its operand if x has 16 bits; of x in f32
+//! it may lose half of the smallest bf16, 2^-134.
 //!
 //! Overflow: kernels multiply the factors of a term in different orders. Every partial product and every sum of
 //! partial products is at most the sum over the terms of the product of all factors above 1. Where that exceeds
@@ -118,6 +121,8 @@ const SEGMENT: usize = 256;
 const MATRIX_COLUMNS: usize = 8;
 /// Columns that one instruction with scaled operands adds up.
 const SCALED_COLUMNS: usize = 128;
+/// Half the smallest bf16, 2^-134.
+const TINY_BF16: f64 = f64::from_bits((1023 - 134) << 52);
 /// Columns that one FP8 instruction of a warp group adds up.
 const CUT_COLUMNS: usize = 32;
 /// What such an instruction cuts of each number, relative to the largest.
@@ -205,9 +210,10 @@ impl RoundingCount {
             }
             Sums::Matrix | Sums::Scaled | Sums::Cut => {
                 let group = if sums == Sums::Scaled { SCALED_COLUMNS.max(group) } else { group };
-                let instructions = group + group.div_ceil(MATRIX_COLUMNS);
-                let roundings = 2 * instructions + 2 * apart + MOST_PARTS + fixed;
-                Self { roundings, offset: false, underflow, cut }
+                let chain = group + group.div_ceil(MATRIX_COLUMNS);
+                let row = SCALED_COLUMNS.min(k) + k.div_ceil(MATRIX_COLUMNS);
+                let roundings = 2 * chain.max(row) + 2 * apart + MOST_PARTS + fixed;
+                Self { roundings, offset: false, underflow: underflow + TINY_BF16, cut }
             }
         }
     }
