@@ -7,7 +7,7 @@ import gc
 import json
 import os
 import pathlib
-import threading
+import struct
 import weakref
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import quantloom
+from exporter import Exporter
 
 GOLDEN = pathlib.Path(
     os.environ.get("QUANTLOOM_GOLDEN", pathlib.Path(__file__).parents[2] / "tests" / "golden")
@@ -178,22 +179,41 @@ def test_x_is_given_back():
     assert alive() is None
 
 
-def test_threads_multiply_at_once_and_alike():
+def test_an_exporter_is_read_where_it_says_and_told_once():
     layer = layer_of(FLOATS[0])
-    prepared = layer.prepare()
-    x = activation(16, layer.shape[1])
+    prepared, k = layer.prepare(), layer.shape[1]
+    x = activation(3, k)
     expected = np.from_dlpack(prepared.matmul(x))
-    equal = []
+    address = x.ctypes.data
+    for exporter in (
+        Exporter(address, (3, k)),
+        Exporter(address - 64, (3, k), offset=64),
+        Exporter(address, (3, k), strides=(k, 1)),
+    ):
+        assert np.array_equal(np.from_dlpack(prepared.matmul(exporter)), expected)
+        assert exporter.given_back == 1
 
-    def multiply():
-        equal.extend(np.array_equal(np.from_dlpack(prepared.matmul(x)), expected) for _ in range(50))
 
-    threads = [threading.Thread(target=multiply) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(equal) == 200 and all(equal)
+def test_a_decoded_weight_of_many_rows(tmp_path):
+    # Q8_0: 32 codes of a byte after an f16 scale.
+    n, k = 2500, 64
+    random = np.random.default_rng(3)
+    scales = random.integers(1, 100, (n, k // 32, 1)).astype(np.float16)
+    codes = random.integers(-128, 128, (n, k // 32, 32), np.int8)
+    blocks = np.concatenate([scales.view(np.uint8), codes.view(np.uint8)], axis=2)
+    layer = quantloom.open(gguf_q8_0(tmp_path / "rows.gguf", n, k, blocks.tobytes())).layer("layer")
+    weight = np.from_dlpack(layer.dequantise())
+    # A product of 11 and 8 bits is a float32.
+    assert np.array_equal(weight, (scales.astype(np.float32) * codes).reshape(n, k))
+
+
+def gguf_q8_0(path, n, k, blocks):
+    """A GGUF file of one layer."""
+    name = b"layer.weight"
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, 0)
+    header += struct.pack("<Q", len(name)) + name + struct.pack("<IQQIQ", 2, k, n, 8, 0)
+    path.write_bytes(header + bytes(-len(header) % 32) + blocks)
+    return path
 
 
 def test_the_files_of_a_checkpoint_may_go():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import quantloom
+from exporter import Exporter
 from test_products import FLOATS, GOLDEN, activation, layer_of
 
 
@@ -102,11 +103,25 @@ def test_a_producer_that_fails_says_why(prepared):
         prepared.matmul(Fails())
 
 
-def test_an_x_at_an_odd_address(layer, prepared):
+def test_exporters_that_contradict_themselves(layer, prepared):
     k = layer.shape[1]
-    x = np.zeros(4 * k + 4, np.uint8)[1 : 4 * k + 1].view(np.float32).reshape(1, k)
-    with pytest.raises((ValueError, BufferError)):
-        prepared.matmul(x)
+    room = np.zeros(4 * k, np.float32)
+    address = room.ctypes.data
+    for exporter, why in (
+        (Exporter(address + 2, (1, k)), "an address that is no multiple of its element's 4 bytes"),
+        (Exporter(address, (1, k), offset=1), "an address that is no multiple of its element's 4 bytes"),
+        (Exporter(None, (1, k)), "no address"),
+        (Exporter(address, (-1, k)), "is negative"),
+        (Exporter(address, (2**62, k)), "overflow|larger than the memory"),
+        (Exporter(address, (3, k), strides=(2**61, 1)), "larger than the memory"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            prepared.matmul(exporter)
+        assert exporter.given_back == 1
+    for exporter in (Exporter(address, (1, k), lanes=4), Exporter(address, (1, k), bits=64)):
+        with pytest.raises(TypeError, match="x is in float"):
+            prepared.matmul(exporter)
+        assert exporter.given_back == 1
 
 
 def test_files(tmp_path):
