@@ -3,9 +3,11 @@
 from os import PathLike
 from typing import Any, Protocol, final
 
+__all__ = ["Checkpoint", "Layer", "Prepared", "QuantloomError", "Tensor", "__version__", "devices", "open"]
+
 __version__: str
 
-class SupportsDLPack(Protocol):
+class _SupportsDLPack(Protocol):
     """An array that exports DLPack: numpy's, JAX's, torch's, a `Tensor`."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
@@ -96,7 +98,7 @@ class Layer:
 class Prepared:
     """A layer on a device, made by `Layer.prepare`."""
 
-    def matmul(self, x: SupportsDLPack, *, expert: int | None = None) -> Tensor:
+    def matmul(self, x: _SupportsDLPack, *, expert: int | None = None) -> Tensor:
         """y = x w^T + bias: x is [M, K], y [M, N] in the type of x, both in host memory.
 
         x is an array of numpy, JAX, torch or any other library that exports DLPack, in float32, float16 or

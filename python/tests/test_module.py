@@ -47,9 +47,10 @@ def test_the_stubs_are_installed_and_name_what_there_is():
     body = stubs().body
     classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    del classes["SupportsDLPack"]
-    exported = public(vars(quantloom)) - {"quantloom"}
-    assert public(classes) | public(functions) == exported
+    del classes["_SupportsDLPack"]
+    (listed,) = (node.value for node in body if isinstance(node, ast.Assign))
+    assert set(ast.literal_eval(listed)) == set(quantloom.__all__)
+    assert public(classes) | public(functions) | {"__version__"} == set(quantloom.__all__)
     for name, node in classes.items():
         described = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
         kind = getattr(quantloom, name)
@@ -71,7 +72,7 @@ def test_docstrings_are_the_same_in_both():
     for node in stubs().body:
         if isinstance(node, ast.FunctionDef):
             compare(node, getattr(quantloom, node.name), node.name)
-        if isinstance(node, ast.ClassDef) and node.name != "SupportsDLPack":
+        if isinstance(node, ast.ClassDef) and node.name != "_SupportsDLPack":
             kind = getattr(quantloom, node.name)
             compare(node, kind, node.name)
             for member in node.body:
