@@ -84,3 +84,17 @@ def test_docstrings_are_the_same_in_both():
 def test_objects_are_made_by_the_module_alone(kind):
     with pytest.raises(TypeError):
         getattr(quantloom, kind)()
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "python/README.md"])
+def test_the_programs_of_the_documents_run(page):
+    repository = pathlib.Path(__file__).parents[2]
+    demo = str(repository / "cli/assets/demo.safetensors")
+    blocks = (repository / page).read_text().split("```python\n")[1:]
+    assert blocks
+    for block in blocks:
+        program = block.split("```")[0]
+        assert '"model.safetensors"' in program
+        names = {}
+        exec(program.replace('"model.safetensors"', repr(demo)), names)
+        assert names["y"].shape == (4, names["layer"].shape[0])
