@@ -1,5 +1,8 @@
 """Threads: products on several at once, and that others run while one waits for a product."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantloom
-from test_products import FLOATS, activation, gguf_q8_0, layer_of
+from test_products import FLOATS, GOLDEN, activation, gguf_q8_0, layer_of
 
 
 def test_threads_multiply_at_once_and_alike():
@@ -71,3 +74,28 @@ def test_other_threads_run_while_a_layer_is_prepared(large):
 
 def test_other_threads_run_while_a_layer_is_decoded(large):
     assert ran_meanwhile(large.dequantise) > 10
+
+
+FORKED = """
+import os, sys
+import numpy as np
+import quantloom
+
+layer = quantloom.open(sys.argv[1]).layer("layer")
+prepared, x = layer.prepare(), np.ones((8, layer.shape[1]), np.float32)
+prepared.matmul(x)
+if os.fork() == 0:
+    try:
+        prepared.matmul(x)
+    except quantloom.QuantloomError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_of_fork_says_that_it_has_no_threads():
+    command = [sys.executable, "-c", FORKED, str(GOLDEN / FLOATS[0])]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "fork" in said.stdout, said
