@@ -23,7 +23,7 @@ use commands::Command;
 /// Without a command it takes the checkpoint that ships with it, recognises each layer's
 /// scheme, repacks, multiplies, compares with the file's own results, and measures its speed.
 #[derive(Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(name = "quantloom", version, about, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

@@ -1,5 +1,6 @@
 //! The command from outside: what it prints, writes and refuses.
 
+mod book;
 mod convert;
 mod custom_scheme;
 mod documents;

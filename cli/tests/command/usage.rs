@@ -543,3 +543,9 @@ fn bench_measures_and_draws() {
     assert_eq!((svg.matches("<polyline").count(), svg.contains("ct_mxfp4a16")), (4, true));
     assert_eq!(folder.names().len(), 2);
 }
+
+#[test]
+fn the_version_is_the_commands() {
+    let said = quantloom(&["--version"]).done().out;
+    assert_eq!(said, format!("quantloom {}\n", env!("CARGO_PKG_VERSION")));
+}
