@@ -27,6 +27,8 @@ pub mod sink;
 pub mod step;
 pub mod templates;
 
+use std::cmp::Reverse;
+
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 
@@ -98,8 +100,8 @@ impl Plan {
 }
 
 /// The plan for a scheme with one of its activations: with the first product for which all parts of a
-/// plan exist, or one with operands of equal width that folds the finest scale of x into these, or else those of w, or else
-/// whose dequantisation is cheaper. `support` (feature `gpu`) also checks that the target has kernels.
+/// plan exist, or one with operands of equal width that folds the finest scale of x into these, or else whose sums
+/// have longer segments, or else whose dequantisation is cheaper. `support` (feature `gpu`) also checks that the target has kernels.
 ///
 /// # Errors
 /// The last obstacle, if there is no plan.
@@ -151,7 +153,7 @@ fn best(
         };
         let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
         let cost = |compute: &ComputePlan, scale: &ScalePlan, dequant: &DequantPlan| {
-            (!compute.folds_input, scale.segment.is_some(), dequant.price())
+            (!compute.folds_input, Reverse(scale.segment.unwrap_or(u32::MAX)), dequant.price())
         };
         let better = best.as_ref().is_none_or(|best: &Plan| {
             let least = cost(&best.compute, &best.scale, &best.dequant);

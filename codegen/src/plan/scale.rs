@@ -10,7 +10,7 @@
 
 use std::ops::RangeInclusive;
 
-use quantloom_dsl::format::{F32, FloatFormat, Number};
+use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, Quantiser, ScaleType, Scheme};
 
@@ -69,7 +69,8 @@ pub struct ScalePlan {
 }
 
 /// A scale that multiplies weights exactly during dequantisation. If the scale is as large as the
-/// operand's largest numbers (e8m0 in bf16), larger products are infinite.
+/// operand's largest numbers (e8m0 in bf16), larger products are infinite; if the scale is below 2^-124 (e8m0 with e4m3 in
+/// bf16), products lose at most 2^-134.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldedScale {
     /// The level.
@@ -124,19 +125,24 @@ impl ScalePlan {
                 quantiser.scales.iter().map(level).collect()
             }
         };
-        let none = Activation::Float(Number::Float(F32));
-        let of_sums = if folds_input { &none } else { activation };
         let corrects_by_group = scheme.zero.is_some() || !scheme.shifts.is_empty();
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
         let columns = lane_columns(&compute.product, class);
-        let folded = FoldedScale::new(scheme, &input, &levels, (dequant, columns));
+        let folded = FoldedScale::new(scheme, &levels, (dequant, columns));
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
             level.placement = ScalePlacement::Element;
         }
         Self {
             levels,
             input,
-            segment: if folded.is_some() || scales { None } else { segment(scheme, of_sums) },
+            segment: match scales {
+                true => None,
+                false => common(
+                    weight_groups(scheme)
+                        .filter(|_| folded.is_none())
+                        .chain(input_groups(activation).filter(|_| !folds_input)),
+                ),
+            },
             folded,
             corrects: corrects_by_group || add != 0,
             corrects_by_group,
@@ -157,20 +163,18 @@ impl ScalePlan {
 }
 
 impl FoldedScale {
-    /// The scale that dequantisation can multiply with exactly: the only parameter that changes along K,
+    /// The scale that dequantisation can multiply with exactly: the only parameter of w that changes along K,
     /// one per row, of a type whose product with any code is a number of the operand's type. A lane has
     /// at most `lane_columns` adjacent columns.
     fn new(
         scheme: &Scheme,
-        input: &[LevelPlan],
         levels: &[LevelPlan],
         (dequant, lane_columns): (&DequantPlan, u32),
     ) -> Option<Self> {
         let by_segment = |level: &LevelPlan| level.placement == ScalePlacement::Segment;
         let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
         let (Some((level, plan)), None) = (segments.next(), segments.next()) else { return None };
-        let alone =
-            scheme.zero.is_none() && scheme.shifts.is_empty() && !input.iter().any(by_segment);
+        let alone = scheme.zero.is_none() && scheme.shifts.is_empty();
         let sorted = scheme.index.is_some();
         let scale = &scheme.scales[level];
         let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols)
@@ -180,13 +184,18 @@ impl FoldedScale {
         let ScaleType::Number(scale) = scale.number else { return None };
         let Number::Float(operand) = dequant.operand.number() else { return None };
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
-        let factor = dequant.factor()?;
         let Magnitudes { mantissa, smallest, largest } = Magnitudes::of(scale, operand)?;
         let fits = products_fit(code, mantissa, operand);
-        let exponent = largest.map(|most| factor.min((operand.max() / most).log2().floor() as i32));
-        let exponent_deficit = exponent.map_or(0, |exponent| factor - exponent);
-        // The smallest product is a number of the operand too.
-        let held = least(code) + smallest - exponent_deficit >= least(operand);
+        let (exponent, exponent_deficit) = match largest {
+            Some(most) => {
+                let factor = dequant.factor()?;
+                let exponent = factor.min((operand.max() / most).log2().floor() as i32);
+                (Some(exponent), factor - exponent)
+            }
+            None => (None, 0),
+        };
+        // The smallest product is a number of the operand too; of powers of two it loses half of the operand's smallest.
+        let held = largest.is_none() || least(code) + smallest - exponent_deficit >= least(operand);
         // A lane's columns of a step share a scale.
         let whole = columns.is_power_of_two() && columns >= lane_columns;
         let takes = alone && !sorted && !plan.divide && fits && held && whole;
@@ -268,16 +277,31 @@ pub(crate) fn folds_input(scheme: &Scheme, quantiser: &Quantiser, operand: Opera
 
 /// Columns that share all scales, zero points and shifts; `None` for the whole row.
 pub(super) fn segment(scheme: &Scheme, activation: &Activation) -> Option<u32> {
-    fn gcd(a: u32, b: u32) -> u32 {
-        if b == 0 { a } else { gcd(b, a % b) }
-    }
+    common(weight_groups(scheme).chain(input_groups(activation)))
+}
+
+/// Groups of the scales, the zero points and the shifts of w along K.
+fn weight_groups(scheme: &Scheme) -> impl Iterator<Item = GroupSize> {
+    let scales = scheme.scales.iter().map(|scale| scale.group);
+    let zeros = scheme.zero.iter().map(|zero| zero.group);
+    let shifts = scheme.shifts.iter().map(|shift| shift.group);
+    scales.chain(zeros).chain(shifts).map(|group| group.cols)
+}
+
+/// Groups of the scales of x along K.
+fn input_groups(activation: &Activation) -> impl Iterator<Item = GroupSize> {
     let scales = match activation {
         Activation::Float(_) => &[][..],
         Activation::Quantised(quantiser) => &quantiser.scales,
     };
-    let groups = scheme.scales.iter().chain(scales).map(|scale| scale.group.cols);
-    let groups = groups.chain(scheme.zero.map(|zero| zero.group.cols));
-    let groups = groups.chain(scheme.shifts.iter().map(|shift| shift.group.cols));
+    scales.iter().map(|scale| scale.group.cols)
+}
+
+/// The greatest common divisor of groups; `None` if all are rows.
+fn common(groups: impl Iterator<Item = GroupSize>) -> Option<u32> {
+    fn gcd(a: u32, b: u32) -> u32 {
+        if b == 0 { a } else { gcd(b, a % b) }
+    }
     let segment = groups.fold(0, |segment, cols| match cols {
         GroupSize::Each(cols) => gcd(segment, cols),
         GroupSize::All => segment,

@@ -21,7 +21,7 @@ pub(super) struct Params<'s> {
     /// Per tile of rows its scale, if all its rows share one; else none.
     of_rows: Vec<ScaleOfRows>,
     /// Whether scales multiply sums.
-    exact: bool,
+    on_sums: bool,
 }
 
 /// A scale that all rows of a warp's tile share, loaded from global memory a k-tile before it is needed.
@@ -113,7 +113,7 @@ impl<'s> Params<'s> {
         });
         let kinds = kinds.collect();
         let of_rows = ScaleOfRows::declare(b, block, rows);
-        Self { kinds, of_rows, exact: block.tile.exact }
+        Self { kinds, of_rows, on_sums: block.tile.exact && main.problem.scales_sums() }
     }
 
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
@@ -158,7 +158,7 @@ impl<'s> Params<'s> {
             return self.of_rows.iter().map(of_tile).collect();
         }
         let mut kinds = self.kinds.iter().filter(|kind| Some(kind.staged.of) == main.problem.scale);
-        let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.exact) else {
+        let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.on_sums) else {
             return Vec::new();
         };
         let (rows, segments) = (main.rows(of).len, main.k_tile() / main.segment());
@@ -186,7 +186,7 @@ impl<'s> Params<'s> {
                 let segment = |segment| of.twice(b, rows, words, of.of_segment(main, segment));
                 let segments = (0..segments).map(segment).collect();
                 by_row.zeros = Some(Zeros::new(half, main, segments));
-            } else if !self.exact {
+            } else if !self.on_sums {
                 by_row.scales = scales(b, main, (staged.of, *of), words);
             }
         }

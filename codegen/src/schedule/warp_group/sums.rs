@@ -66,7 +66,7 @@ impl<'s> Sums<'s> {
                 Some(_) => integers(b, "of_segment", MAGIC.to_bits()),
                 None => b.zeros("of_segment", count),
             };
-            let len = match problem.scale {
+            let len = match problem.scale.filter(|_| problem.scales_sums()) {
                 None => 0,
                 Some(of) if of.rows > 1 => 1,
                 Some(_) => lanes.d.rows.len,

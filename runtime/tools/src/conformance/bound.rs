@@ -90,8 +90,8 @@
 //! summed, the factor of a code is at most `max(1, |v| + |zero|) + 2 o' <= max(1, |v| + |zero|) (1 + 2 o')`:
 //! a code of value 0 has one, too. Instructions that
 //! flush subnormal numbers to 0 lose up to 2^-126 of each operand and each result: [`FLUSHED`] per
-//! term and pair of parts. An element of x that has its scale is a number of its operand if x has 16 bits; of x in f32
-//! it may lose half of the smallest bf16, 2^-134.
+//! term and pair of parts. An element that has its scale of e8m0 may lose half of the smallest bf16, 2^-134: of w, and
+//! of x in f32 (x in 16 bits has no smaller steps than bf16).
 //!
 //! Overflow: kernels multiply the factors of a term in different orders. Every partial product and every sum of
 //! partial products is at most the sum over the terms of the product of all factors above 1. Where that exceeds
@@ -213,7 +213,7 @@ impl RoundingCount {
                 let chain = group + group.div_ceil(MATRIX_COLUMNS);
                 let row = SCALED_COLUMNS.min(k) + k.div_ceil(MATRIX_COLUMNS);
                 let roundings = 2 * chain.max(row) + 2 * apart + MOST_PARTS + fixed;
-                Self { roundings, offset: false, underflow: underflow + TINY_BF16, cut }
+                Self { roundings, offset: false, underflow: underflow + 2.0 * TINY_BF16, cut }
             }
         }
     }
