@@ -182,7 +182,11 @@ impl FoldedScale {
             return None;
         };
         let ScaleType::Number(scale) = scale.number else { return None };
+        // Schedules multiply elements of 16 bits, two at a time.
         let Number::Float(operand) = dequant.operand.number() else { return None };
+        if operand.bits() != 16 {
+            return None;
+        }
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let Magnitudes { mantissa, smallest, largest } = Magnitudes::of(scale, operand)?;
         let fits = products_fit(code, mantissa, operand);
