@@ -1,5 +1,6 @@
 //! The table of measured tiles: its text, what it serves, and how lines are replaced.
 
+use crate::kernels::products::catalogue;
 use quantloom_codegen::schedule::{Case, Measured, Problem, choose_by_model, measured_in, merged};
 
 /// The table.
@@ -46,6 +47,28 @@ fn what_was_measured_serves_its_case() {
     for wrong in [line.replace("tokens=8", "tokens=2"), line.replace("warps=3", "warps=99")] {
         let rows = [wrong.parse().unwrap()];
         assert_eq!(measured_in(&rows, &problem(4096), 4), None, "{wrong}");
+    }
+}
+
+/// x whose elements have their scale is x in bf16 to the product: lines of the one serve the other.
+#[test]
+fn products_of_elements_with_their_scale_are_those_of_16_bits() {
+    let name = |scheme: &str, chip: &str| {
+        let all = catalogue();
+        let scheme = all.iter().find(|known| known.name == scheme).unwrap();
+        let target = quantloom_codegen::target::target(chip).unwrap();
+        let problem = Problem::new(scheme, &scheme.activations[0], target, (4096, 4096));
+        problem.unwrap().product_name()
+    };
+    for (quantised, plain) in [
+        ("ct_mxfp4", "ct_mxfp4a16"),
+        ("ct_nvfp4", "ct_nvfp4a16"),
+        ("quark_w_mxfp6_e3m2_a_mxfp4", "quark_w_mxfp6_e3m2"),
+    ] {
+        assert_eq!(name(quantised, "sm_90a"), name(plain, "sm_90a"));
+        assert!(LINES.contains(&name(quantised, "sm_90a")), "{quantised}");
+        // There the instruction scales.
+        assert_ne!(name(quantised, "sm_120a"), name(plain, "sm_120a"));
     }
 }
 

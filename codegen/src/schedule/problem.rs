@@ -347,10 +347,12 @@ impl Problem {
     }
 
     /// The name of the product without its shape, as far as it affects which tile is fast: without the
-    /// bias, the type of y, and the types of zero points.
+    /// bias, the type of y, and the types of zero points; of x whose elements have their scale, their type alone.
     pub fn product_name(&self) -> String {
         let (scheme, activation) = &self.stem;
-        crate::plan::product_name(scheme, activation)
+        let elements = Activation::Float(self.input.operand.number());
+        let of_x = if self.plan.compute.folds_input { &elements } else { activation };
+        crate::plan::product_name(scheme, of_x)
     }
 
     /// The name of a kernel for this product.
