@@ -2,9 +2,9 @@
 //! products read, the operand of x.
 
 use crate::kernels::products::catalogue;
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::{Operand, plan};
 use quantloom_codegen::schedule::{
-    ByteFragments, GroupParams, MainLoop, Order, ParamKind, Problem,
+    ByteFragments, GroupParams, InputScale, MainLoop, Order, ParamKind, Problem,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{F16, Number};
@@ -37,6 +37,55 @@ fn described(problem: &Problem) -> String {
         input.operand,
         input.columns,
     )
+}
+
+/// Weight, group parameters, x, target; whether elements of x have their finest scale.
+const FOLDED: &[(&str, &str, &str, &str, bool)] = &[
+    ("e2m1", "scale: e8m0 per 1x32", "e2m1 { scale: e8m0 per 1x32 }", "sm_90a", true),
+    ("e2m1", "scale: e8m0 per 1x32", "e2m1 { scale: e8m0 per 1x32 }", "gfx1100", true),
+    (
+        "e2m1",
+        "scale: e4m3 per 1x16",
+        "e2m1 { scale: e4m3 per 1x16, scale: f32 per token }",
+        "sm_80",
+        true,
+    ),
+    ("e4m3", "scale: f32 per 128x128", "e4m3 { scale: e8m0 per 1x128 }", "sm_80", true),
+    // Although e4m3 is decoded to f16 at a lower price.
+    ("e4m3", "scale: f32 per 1x32", "e4m3 { scale: e8m0 per 1x32 }", "sm_90a", true),
+    // The instruction scales.
+    (
+        "e2m1",
+        "scale: e8m0 per 1x32",
+        "e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }",
+        "sm_120a",
+        false,
+    ),
+    // x is in another order, or its groups are not those of its quantiser.
+    ("e2m1", "scale: e8m0 per 1x32, index: i32", "e2m1 { scale: e8m0 per 1x32 }", "sm_90a", false),
+    ("u4 - 8", "scale: f16 per 1x48", "e2m1 { scale: e8m0 per 1x32 }", "sm_90a", false),
+    // Products are no bf16.
+    ("e4m3", "scale: f32 per channel", "e4m3 { scale: f32 per 1x128 }", "sm_80", false),
+];
+
+#[test]
+fn elements_of_x_have_their_scale_where_that_is_exact() {
+    for &(weight, numbers, x, chip, expected) in FOLDED {
+        let text = format!(
+            "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x}, output: bf16 }}"
+        );
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+        let target = target(chip).unwrap();
+        let problem = Problem::new(&scheme, &scheme.activations[0], target, (1000, 1024));
+        let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
+        assert_eq!(problem.plan.compute.folds_input, expected, "{text} on {chip}");
+        if scheme.index.is_some() {
+            let plan = plan(&scheme, &scheme.activations[0], target).unwrap();
+            assert!(!plan.compute.folds_input, "{text}: what `show` prints");
+        }
+        let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
+        assert_eq!(along_k, !expected, "{text} on {chip}");
+    }
 }
 
 /// Scheme, number of its activation, and with K = 1000 on Hopper: columns of a k-tile and of a segment,

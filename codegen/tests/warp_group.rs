@@ -161,9 +161,10 @@ fn tiles_assemble() {
     let share = Share::new(29, 24);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
-    for (of, scheme) in ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "nibbles"]
-        .into_iter()
-        .enumerate()
+    for (of, scheme) in
+        ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "mixed", "nibbles"]
+            .into_iter()
+            .enumerate()
     {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let all = WarpGroupTile::candidates(&problem, 256);

@@ -35,6 +35,12 @@ const SUPPORTED: &[&str] = &[
     "fp8_block",
     "ct_fp8_block",
     "ct_w4afp8",
+    // x whose elements have their scale, beside scales of the same kind on weights; the latter alone.
+    "ct_mxfp4",
+    "ct_nvfp4",
+    "ct_mxfp8",
+    "quark_w_mxfp6_e3m2_a_fp8",
+    "ct_mxfp4xfp8",
 ];
 
 /// Tiles of eight tokens, whose blocks have all of K.

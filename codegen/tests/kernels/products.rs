@@ -40,6 +40,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
          output: bf16 }",
     ),
     (
+        "mixed",
+        "mixed { weight: e2m1, scale: e4m3 per 1x16, pack: u8 [k:2 | k, n], activation: e4m3 { scale: f32 per 1x128 }, \
+         output: bf16 }",
+    ),
+    (
         "nibbles",
         "nibbles { weight: i4, scale: bf16 per 1x128, pack: i8 [code, pad 4 = sign | k, n], \
          activation: e4m3 { scale: f32 per token }, output: bf16 }",
