@@ -12,6 +12,7 @@ use quantloom_dsl::reference::{PlainCodes, StoredTensors, pack, unpack};
 use quantloom_dsl::{Scheme, Store};
 use quantloom_kernels::catalogue;
 use quantloom_runtime::unpacked::Unpacked;
+use quantloom_tests::sweep;
 use quantloom_tests::{Random, parts};
 use rayon::prelude::*;
 
@@ -134,12 +135,17 @@ fn codes_move_between_all_packings() {
     let (mut kinds, mut compared) = (0, 0);
     for ((bits, experts), schemes) in packings() {
         kinds += schemes.len();
-        for shape in [Shape { experts, n: 32, k: 128 }, Shape { experts, n: 21, k: 203 }] {
+        let shapes = [Shape { experts, n: 32, k: 128 }, Shape { experts, n: 21, k: 203 }];
+        for (number, shape) in shapes.into_iter().enumerate() {
             let bind = |scheme: &Scheme| scheme.bind(codes_of(scheme), shape).unwrap();
-            for from in &schemes {
+            for (from_number, from) in schemes.iter().enumerate() {
                 let plain = random(from, shape, &mut numbers);
                 let source = &pack(from, &plain).unwrap()[&codes_of(from).name];
-                for to in &schemes {
+                for (at, to) in schemes.iter().enumerate() {
+                    // Pairs take turns between the shapes, unless a sweep is asked for.
+                    if !sweep::is_asked() && (at + from_number + number) % 2 == 0 {
+                        continue;
+                    }
                     let case = format!("{} to {} at {shape:?}", from.name, to.name);
                     let (out, into) = (bind(from), bind(to));
                     let transform =
@@ -153,6 +159,6 @@ fn codes_move_between_all_packings() {
             }
         }
     }
-    // 26 packings; the pairs of one width, in both directions and to themselves, at two shapes.
-    assert_eq!((kinds, compared), (26, 200));
+    // 26 packings; the pairs of one width, in both directions and to themselves, at one or both of two shapes.
+    assert_eq!((kinds, compared), (26, if sweep::is_asked() { 200 } else { 100 }));
 }
