@@ -40,11 +40,10 @@ impl fmt::Display for ScalePlan {
             Some(columns) => format!("{columns} columns"),
             None => "the row".to_owned(),
         };
-        let level = |of: &str, (number, level): (usize, &LevelPlan)| {
+        let level = |(of, elements): (&str, &str), (number, level): (usize, &LevelPlan)| {
             let divides = if level.divide { " (divides)" } else { "" };
             let placement = match level.placement {
-                ScalePlacement::Element if of.starts_with("input") => "on x".to_owned(),
-                ScalePlacement::Element => "on the weight".to_owned(),
+                ScalePlacement::Element => format!("on {elements}"),
                 ScalePlacement::Segment => format!("on the sum of {segment}"),
                 ScalePlacement::Epilogue => "in the epilogue".to_owned(),
                 ScalePlacement::Product => "in the product".to_owned(),
@@ -52,8 +51,8 @@ impl fmt::Display for ScalePlan {
             format!("{of}{} {placement}{divides}", number + 1)
         };
         let mut parts: Vec<String> =
-            self.levels.iter().enumerate().map(|at| level("level ", at)).collect();
-        parts.extend(self.input.iter().enumerate().map(|at| level("input level ", at)));
+            self.levels.iter().enumerate().map(|at| level(("level ", "the weight"), at)).collect();
+        parts.extend(self.input.iter().enumerate().map(|at| level(("input level ", "x"), at)));
         if self.corrects {
             let number = if self.corrects_by_group { "a term of each group" } else { "a constant" };
             parts.push(format!("{number} times the sum of x over {segment}"));

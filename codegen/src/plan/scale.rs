@@ -5,7 +5,8 @@
 //! change along K multiply the sums of segments, unless dequantisation multiplies with them ([`FoldedScale`]),
 //! the matrix instruction reads them ([`ScalePlacement::Product`]), or the product has no separate sums: then they
 //! multiply the weight. Likewise the finest scale of x multiplies sums, unless the kernel that quantises x can multiply
-//! each code with it exactly ([`ComputePlan::folds_input`]). Zero point, offset and shift are one term per segment, the zero-point correction
+//! each code with it exactly ([`ComputePlan::folds_input`]).
+//! Zero point, offset and shift are one term per segment, the zero-point correction
 //! `shift - scale * zero`, times the segment's sum of x.
 
 use std::ops::RangeInclusive;
@@ -285,7 +286,7 @@ pub(super) fn segment(scheme: &Scheme, activation: &Activation) -> Option<u32> {
 }
 
 /// Groups of the scales, the zero points and the shifts of w along K.
-fn weight_groups(scheme: &Scheme) -> impl Iterator<Item = GroupSize> {
+pub(crate) fn weight_groups(scheme: &Scheme) -> impl Iterator<Item = GroupSize> {
     let scales = scheme.scales.iter().map(|scale| scale.group);
     let zeros = scheme.zero.iter().map(|zero| zero.group);
     let shifts = scheme.shifts.iter().map(|shift| shift.group);
@@ -293,7 +294,7 @@ fn weight_groups(scheme: &Scheme) -> impl Iterator<Item = GroupSize> {
 }
 
 /// Groups of the scales of x along K.
-fn input_groups(activation: &Activation) -> impl Iterator<Item = GroupSize> {
+pub(crate) fn input_groups(activation: &Activation) -> impl Iterator<Item = GroupSize> {
     let scales = match activation {
         Activation::Float(_) => &[][..],
         Activation::Quantised(quantiser) => &quantiser.scales,

@@ -89,7 +89,7 @@ const AHEAD: u32 = 4;
 /// | `group_scale` | f32 [M, C], between the kernels | a kernel chooses scales of groups |
 /// | `group_zero` | f32 [M, C], between the kernels | and zero points |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
-/// | `x_scale` | f32 or bytes [M, G], or in another order ([`ScaleOrder`](super::ScaleOrder)) | x is quantised |
+/// | `x_scale` | f32 or bytes [M, G], or in another order ([`ScaleOrder`](super::ScaleOrder)) | x is quantised, and not all its scales are in its elements |
 ///
 /// Where rows belong to slots ([`Routed`]), `operand`, `x_scale` and the buffers of group scales have a row per
 /// slot, or per matrix of an expert and slot, and unless all experts read alike the first four buffers are those of all

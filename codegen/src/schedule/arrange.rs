@@ -26,6 +26,7 @@ use quantloom_dsl::{Activation, Scheme};
 use super::mapping::k_tile;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::native::SHARED_BYTES;
+use crate::plan::scale::{input_groups, weight_groups};
 use crate::plan::{Plan, PlanError, plan, plan_without_folding};
 use crate::target::Target;
 
@@ -66,7 +67,8 @@ impl Arranged {
         activation: &Activation,
         target: &'static Target,
     ) -> Result<Self, Unscheduled> {
-        let (of_weights, of_x) = (weight_groups(scheme), input_groups(activation));
+        let of_weights = sizes(weight_groups(scheme));
+        let of_x = sizes(input_groups(activation));
         // A group index without groups has no effect.
         let indexed = scheme.index.is_some() && !of_weights.is_empty();
         let scheme = Scheme { index: scheme.index.filter(|_| indexed), ..scheme.clone() };
@@ -144,24 +146,7 @@ impl Arranged {
     }
 }
 
-/// Sizes of the weight's groups along K.
-fn weight_groups(scheme: &Scheme) -> BTreeSet<u32> {
-    let scales = scheme.scales.iter().map(|scale| scale.group);
-    let zero = scheme.zero.map(|zero| zero.group);
-    let shifts = scheme.shifts.iter().map(|shift| shift.group);
-    sizes(scales.chain(zero).chain(shifts).map(|group| group.cols))
-}
-
-/// Sizes of the groups of x along K.
-fn input_groups(activation: &Activation) -> BTreeSet<u32> {
-    match activation {
-        Activation::Float(_) => BTreeSet::new(),
-        Activation::Quantised(quantiser) => {
-            sizes(quantiser.scales.iter().map(|scale| scale.group.cols))
-        }
-    }
-}
-
+/// Sizes of groups, without whole rows.
 fn sizes(granularity: impl Iterator<Item = GroupSize>) -> BTreeSet<u32> {
     granularity
         .filter_map(|grain| match grain {

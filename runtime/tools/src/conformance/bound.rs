@@ -355,6 +355,16 @@ mod tests {
         }
     }
 
+    /// Where scales of groups are in operands, a term passes through the instructions of a whole row, and an element may
+    /// be below the numbers of bf16.
+    #[test]
+    fn chains_of_matrix_products_are_rows() {
+        let of = |groups| RoundingCount::of(Sums::Matrix, 8192, (groups, groups), 1);
+        assert!(of(256).roundings >= 2 * (128 + 8192 / 8), "{:?}", of(256));
+        assert!(of(1).roundings >= 2 * (8192 + 8192 / 8), "{:?}", of(1));
+        assert!(of(256).underflow >= (-133f64).exp2());
+    }
+
     /// A weight scale of 2^98 times a scale of x of 2^40 is infinite, whatever the sum of the codes.
     #[test]
     fn products_of_scales_that_may_overflow_have_no_bound() {
