@@ -2,12 +2,14 @@
 
 mod class;
 mod feature;
+mod half;
 mod matrix;
 
 use std::fmt;
 
 pub use class::Class;
 pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
+pub use half::Half;
 pub use matrix::{
     Element, MATRIX_OPS, MatrixOp, MatrixScope, ScaleCode, ScaleLanes, Scaling, matrix_op,
 };

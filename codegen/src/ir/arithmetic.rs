@@ -6,18 +6,10 @@
 use super::InstructionClass as Class;
 use super::Type::{self, F32, Pred, U32};
 use crate::target::Feature::{self, Base};
+use crate::target::Half;
 
 /// Types of the operands and of the result, the feature that the target must have, the class.
 type Row<const N: usize> = ([Type; N], Type, Feature, Class);
-
-/// A 16-bit float type, two of which fill a [`Type::U32`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Half {
-    /// IEEE binary16.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
 
 /// Which half of a 32-bit register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

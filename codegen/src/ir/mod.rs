@@ -93,8 +93,8 @@ mod table;
 mod verify;
 mod walk;
 
-pub use crate::target::{Element, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
-pub use arithmetic::{Binary, Compare, Half, Side, Ternary, Unary};
+pub use crate::target::{Element, Half, MATRIX_OPS, MatrixOp, MatrixScope, Scaling, matrix_op};
+pub use arithmetic::{Binary, Compare, Side, Ternary, Unary};
 pub use builder::Builder;
 pub use class::InstructionClass;
 pub use hash::ContentHash;

@@ -8,8 +8,8 @@
 
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
-use super::step::{Arg, Half};
-use crate::target::Class;
+use super::step::Arg;
+use crate::target::{Class, Half};
 
 /// Costs of one class.
 #[derive(Clone, Copy, Debug)]

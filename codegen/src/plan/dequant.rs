@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use quantloom_dsl::format::{BF16, F16, Number};
+use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::Recode;
 use quantloom_dsl::{Code, WeightCode};
 
 use super::cost::costs;
 use super::operand::Operand;
 use super::sequence::{OutputEncoding, OutputWord, Sequence};
-use super::step::{Arg, Half, Step};
+use super::step::{Arg, Step};
 use super::templates::{
     NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
     planes_to_elements,
@@ -102,8 +102,7 @@ impl DequantPlan {
         let last = self.stages.last()?;
         let factor = |output: &OutputWord| match last.steps.get(last.step_of(output)?)? {
             Step::Fma16(half, _, Arg::Word(factor), Arg::Word(NEGATIVE_ZEROS)) => {
-                let number = Number::Float(if *half == Half::Bf16 { BF16 } else { F16 });
-                let exponent = number.decode(factor & 0xffff).log2();
+                let exponent = half.number().decode(factor & 0xffff).log2();
                 (exponent.fract() == 0.0).then_some(exponent as i32)
             }
             _ => None,

@@ -1,10 +1,11 @@
 //! The meaning of steps, bit by bit: what every emitter's source must compute.
 
-use quantloom_dsl::format::{BF16, E4M3, F16, Number, Overflow};
+use quantloom_dsl::format::{E4M3, F16, Number, Overflow};
 
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
-use super::step::{Arg, Half};
+use super::step::Arg;
+use crate::target::Half;
 
 /// Runs a sequence: its output words, in the order of its outputs.
 ///
@@ -122,10 +123,7 @@ fn prmt(low: u32, high: u32, select: u32) -> u32 {
 }
 
 fn halves(words: [u32; 3], half: Half, of: impl Fn([f64; 3]) -> f64) -> u32 {
-    let format = match half {
-        Half::F16 => F16,
-        Half::Bf16 => BF16,
-    };
+    let format = half.format();
     let one = |at: u32| {
         let values = words.map(|word| Number::Float(format).decode(word >> at & 0xffff));
         format.encode(of(values), Overflow::Special) << at

@@ -8,7 +8,8 @@
 use quantloom_dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 
 use super::sequence::Sequence;
-use super::step::{Arg, Half, Step};
+use super::step::{Arg, Step};
+use crate::target::Half;
 
 /// The scales that a sequence takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +29,7 @@ impl Sequence {
         let constants = self.outputs.iter().map(|output| self.constants_of(self.step_of(output)?));
         let constants: Vec<(Half, [u32; 2])> = constants.collect::<Option<_>>()?;
         let &(half, _) = constants.first()?;
-        let format = format_of(half);
+        let format = half.format();
         let power = |constant: u32| {
             let value = format.decode(constant & 0xffff).abs();
             let is_power = value == 0.0 || value.log2().fract() == 0.0;
@@ -45,7 +46,7 @@ impl Sequence {
     /// The sequence whose elements are multiplied with a scale, a number of [`ScaleRange::half`] given as bits.
     /// `None` if it takes no scale.
     pub fn times(&self, scale: u32) -> Option<Self> {
-        let format = format_of(self.scale_range()?.half);
+        let format = self.scale_range()?.half.format();
         let mut scaled = self.clone();
         for output in &self.outputs {
             let at = self.step_of(output)?;

@@ -4,7 +4,8 @@
 //! ([`cost`](super::cost)), registers of a kernel, Rust. [`Step::lower`] calls the method of a step. A sink
 //! without that operation returns `None`; no other list says which steps a sink has.
 
-use super::step::{Arg, Half, Step};
+use super::step::{Arg, Step};
+use crate::target::Half;
 
 /// An operation on two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

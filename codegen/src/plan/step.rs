@@ -4,6 +4,8 @@
 //! each step defines the next one. On a GPU a register belongs to a thread; on a vector machine every 32-bit
 //! lane runs the same steps. `interpret` defines each step bit by bit; emitters print steps.
 
+use crate::target::Half;
+
 /// A 32-bit register, by number: inputs first, then one per step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Register(pub u16);
@@ -27,15 +29,6 @@ impl From<u32> for Arg {
     fn from(word: u32) -> Self {
         Self::Word(word)
     }
-}
-
-/// A 16-bit float, two of which fill a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Half {
-    /// IEEE binary16.
-    F16,
-    /// bfloat16.
-    Bf16,
 }
 
 /// One operation. Floating-point steps round to nearest, ties to even, and keep subnormals.

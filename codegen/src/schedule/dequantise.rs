@@ -5,7 +5,7 @@ mod steps;
 
 use std::collections::BTreeMap;
 
-use quantloom_dsl::format::{BF16, F16, Number, Overflow};
+use quantloom_dsl::format::Overflow;
 
 use super::group_params::exact_pair;
 use super::mapping::MainLoop;
@@ -13,7 +13,7 @@ use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::{OutputWord, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
-use crate::plan::step::{Arg, Half as StepHalf, Register, Step};
+use crate::plan::step::{Arg, Register, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
@@ -133,7 +133,7 @@ fn output_of(sequence: &Sequence, step: usize) -> Option<usize> {
 
 /// The constants that a sequence's last steps subtract, as 16-bit floats; `None` if an output has none. Such steps
 /// can subtract zero points at no cost.
-pub(super) fn subtracted_constants(sequence: &Sequence) -> Option<Vec<(StepHalf, f64)>> {
+pub(super) fn subtracted_constants(sequence: &Sequence) -> Option<Vec<(Half, f64)>> {
     let constant = |output: &OutputWord| match sequence.steps.get(sequence.step_of(output)?)? {
         Step::Fma16(half, .., Arg::Word(constant)) => Some((*half, -value_of(*half, *constant))),
         Step::Sub16(half, _, Arg::Word(constant)) => Some((*half, value_of(*half, *constant))),
@@ -143,9 +143,8 @@ pub(super) fn subtracted_constants(sequence: &Sequence) -> Option<Vec<(StepHalf,
 }
 
 /// The number in the lower half of a word.
-fn value_of(half: StepHalf, word: u32) -> f64 {
-    let number = Number::Float(if half == StepHalf::Bf16 { BF16 } else { F16 });
-    number.decode(word & 0xffff)
+fn value_of(half: Half, word: u32) -> f64 {
+    half.number().decode(word & 0xffff)
 }
 
 /// Runs a sequence on its input words, with zero points and scales applied: the registers of its output
@@ -194,13 +193,6 @@ impl Registers<'_> {
     }
 }
 
-const fn half(half: StepHalf) -> Half {
-    match half {
-        StepHalf::F16 => Half::F16,
-        StepHalf::Bf16 => Half::Bf16,
-    }
-}
-
 impl StepSink for Registers<'_> {
     type Value = Operand;
 
@@ -239,12 +231,12 @@ impl StepSink for Registers<'_> {
         Some(self.b.ternary(Ternary::Permute, low, high, select))
     }
 
-    fn fma16(&mut self, of: StepHalf, values: [Operand; 3]) -> Option<Operand> {
-        Some(fused(self.b, half(of), values))
+    fn fma16(&mut self, of: Half, values: [Operand; 3]) -> Option<Operand> {
+        Some(fused(self.b, of, values))
     }
 
-    fn sub16(&mut self, of: StepHalf, values: [Operand; 2]) -> Option<Operand> {
-        Some(difference(self.b, half(of), values))
+    fn sub16(&mut self, of: Half, values: [Operand; 2]) -> Option<Operand> {
+        Some(difference(self.b, of, values))
     }
 
     fn convert_f16(&mut self, codes: Operand, high: bool) -> Option<Operand> {
@@ -312,8 +304,7 @@ impl ByRow {
 
 /// A number in both halves of a word.
 fn in_both_halves(half: Half, value: f64) -> Operand {
-    let number = Number::Float(if half == Half::Bf16 { BF16 } else { F16 });
-    let bits = number.encode(value, Overflow::Special);
+    let bits = half.number().encode(value, Overflow::Special);
     Operand::U32(bits | bits << 16)
 }
 

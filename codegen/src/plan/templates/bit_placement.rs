@@ -13,9 +13,10 @@ use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Half, Register, Step};
+use super::super::step::{Register, Step};
 use super::to_16bit::{AND_OR, restoring_factor};
 use super::{NEGATIVE_ZEROS, both_halves};
+use crate::target::Half;
 
 /// Some bits of a word: it is rotated left, and a mask selects bits of both halves.
 struct RotatedBits {

@@ -15,9 +15,10 @@ use quantloom_dsl::format::{BF16, F16, FloatFormat};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Half, Step};
+use super::super::step::Step;
 use super::to_16bit::{AND_XOR, exact, pair, sequence};
 use super::{TemplateRequest, both_halves, integer};
+use crate::target::Half;
 
 /// Name of the sequence from 4-bit integers to e4m3.
 pub const SIGNED_NIBBLES: &str = "signed_nibbles";

@@ -7,8 +7,9 @@ use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::Operand;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Arg, Half, Register, Step};
+use super::super::step::{Arg, Register, Step};
 use super::{NEGATIVE_ZEROS, TemplateRequest, both_halves, integer};
+use crate::target::Half;
 
 /// `(a & b) | c`
 pub(super) const AND_OR: u8 = 0xEA;
