@@ -65,6 +65,11 @@ pub(super) fn rounded(gate: Gate, [g, u]: [f64; 2]) -> f64 {
     12.0 * UNIT * h + argument + 2f64.powi(-148) * (g.abs() + 1.0) * (other + 1.0)
 }
 
+/// A bound, infinite where it is 0 times one that is: a factor of 0 says nothing of what may have overflowed.
+pub(super) fn or_unbounded(bound: f64) -> f64 {
+    if bound.is_nan() { f64::INFINITY } else { bound }
+}
+
 /// What a part of at most this magnitude, in `f32`, loses in its type: half a unit, infinite beyond the type's
 /// largest number.
 pub(super) fn part_rounding(parts: FloatFormat, size: f64) -> f64 {
@@ -229,6 +234,15 @@ fn rounded_code(scaled: f64, quantiser: &Quantiser) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sums that may have overflowed have no bound, and so has h, also where the other factor is 0.
+    #[test]
+    fn what_may_have_overflowed_has_no_bound() {
+        let d = carried(Gate::Silu, [1.0, 0.0], [f64::INFINITY, 0.0]);
+        assert_eq!(or_unbounded(d), f64::INFINITY);
+        assert_eq!(or_unbounded(0.0 * f64::INFINITY), f64::INFINITY);
+        assert_eq!(or_unbounded(0.5), 0.5);
+    }
 
     /// No change of h by changes of g and u is larger than what is carried, and half of it occurs.
     #[test]

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::super::Bounds;
 use super::super::bound::{Magnitudes, UNIT};
 use super::super::expected::{TokenMagnitudes, WeightMagnitudes, tokens_share_a_scale};
-use super::bound::{Interval, Spread, carried, part_rounding, rounded};
+use super::bound::{Interval, Spread, carried, or_unbounded, part_rounding, rounded};
 use super::matrices::{LayerMatrices, Matrix};
 
 /// An element of y.
@@ -239,7 +239,7 @@ impl Expecting<'_> {
                 let (g, e_g) = of(0);
                 let (u, e_u) = if kind.shards() == 2 { of(1) } else { (0.0, 0.0) };
                 let d = carried(kind, [g, u], [e_g, e_u]) + rounded(kind, [g, u]);
-                (gate(kind, g, u), d)
+                (gate(kind, g, u), or_unbounded(d))
             };
             (0..rows).map(element).unzip()
         };
@@ -272,7 +272,7 @@ impl Expecting<'_> {
                 let sizes = sizes[at * hidden + column];
                 let weights = &matrix.values[column * rows..][..rows];
                 let moved: f64 = weights.iter().zip(spread).map(|(w, d)| w.abs() * d).sum();
-                (sizes.y, dense.at(sizes, F32) + moved)
+                (sizes.y, or_unbounded(dense.at(sizes, F32) + moved))
             };
             (0..hidden).map(part).unzip()
         };
