@@ -19,7 +19,16 @@ fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_>
     let activation = &scheme.activations[activation];
     let Activation::Float(Number::Float(own)) = *activation else { panic!("{activation:?}") };
     let (n, k) = shape;
-    Request { scheme, activation, input_dtype: own, target: "sm_90a", n, k, x_columns: k }
+    Request {
+        scheme,
+        activation,
+        input_dtype: own,
+        target: "sm_90a",
+        n,
+        k,
+        x_columns: k,
+        scales_in_range: false,
+    }
 }
 
 #[test]

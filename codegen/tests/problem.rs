@@ -94,8 +94,10 @@ fn elements_of_x_have_their_scale_where_that_is_exact() {
 const PROBLEMS: &[(&str, usize, &str)] = &[
     ("ct_w4a16", 0, "128 of 128; scale bf16 1x128; x bf16 1000"),
     ("ct_w4a16_bias", 0, "128 of 128; scale f16 1x128, bias; x bf16 1000"),
-    // Four segments a k-tile.
-    ("ct_mxint4", 0, "128 of 32; scale bf16 1x32; x bf16 1000"),
+    // Groups shorter than a chunk: their scales round weights. Of f16 and bf16 there is no such product: four segments a
+    // k-tile.
+    ("ct_mxint4", 0, "128 of 128; weight scale bf16 1x32; x bf16 1000"),
+    ("ct_mxint4", 1, "128 of 32; scale bf16 1x32; x f16 1000"),
     // Zero points are subtracted from codes where the type of x holds the differences exactly.
     ("awq4", 0, "128 of 128; scale f16 1x128, zero f16 1x128; x f16 1000"),
     ("gptq8_v2", 0, "64 of 64; scale f16 1x128, zero f16 1x128; x f16 1000"),
@@ -119,8 +121,44 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     // Integer products; of x with zero points, floats.
     ("quark_w8a8_int8_channel", 0, "128 of 128; channel scale; x made, i8 1024, Row"),
     ("ct_w4a8", 0, "128 of 128; scale bf16 1x128; x made, i8 1024, Row"),
-    ("arm_w4a8_g32", 0, "128 of 32; scale bf16 1x32, bias; x made, f16 1024, Row"),
+    ("arm_w4a8_g32", 0, "128 of 128; weight scale bf16 1x32, bias; x made, bf16 1024, Row"),
 ];
+
+/// Scales of bf16 multiply integers, and round them, on Hopper alone, in groups shorter than a chunk and as long as a lane's
+/// columns at least, with x in bf16.
+#[test]
+fn scales_round_weights_of_short_groups_on_hopper() {
+    let bf16 = "bf16";
+    for (weight, numbers, x, chip, expected) in [
+        ("u4 - 8", "scale: bf16 per 1x32", bf16, "sm_90a", true),
+        ("u4 - 8", "scale: bf16 per 1x16", bf16, "sm_90a", true),
+        ("i4", "scale: bf16 per 1x32, scale: f32 per tensor", bf16, "sm_90a", true),
+        ("u2 - 2", "scale: bf16 per 1x64", bf16, "sm_90a", true),
+        ("u8 - 128", "scale: bf16 per 1x16", bf16, "sm_90a", true),
+        // Others have exact sums.
+        ("i4", "scale: bf16 per 1x32", "i8 { scale: f32 per token }", "sm_90a", false),
+        ("u4 - 8", "scale: bf16 per 1x32", bf16, "sm_80", false),
+        ("u4 - 8", "scale: bf16 per 1x32", bf16, "gfx942", false),
+        ("u4 - 8", "scale: bf16 per 1x64", bf16, "sm_90a", false),
+        ("u8 - 128", "scale: bf16 per 1x32", bf16, "sm_90a", false),
+        ("u4 - 8", "scale: bf16 per 2x32", bf16, "sm_90a", false),
+        ("u4 - 8", "scale: f16 per 1x32", bf16, "sm_90a", false),
+        ("u4 - 8", "scale: bf16 per 1x32", "f16", "sm_90a", false),
+        ("u4", "zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x32", bf16, "sm_90a", false),
+        ("u4 - 8", "scale: bf16 per 1x32, index: i32", bf16, "sm_90a", false),
+        ("u4 - 8", "scale: bf16 per 1x32, scale: bf16 per 1x64", bf16, "sm_90a", false),
+    ] {
+        let text = format!(
+            "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x}, output: bf16 }}"
+        );
+        let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+        let problem =
+            Problem::new(&scheme, &scheme.activations[0], target(chip).unwrap(), (1024, 1024));
+        let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
+        let rounds = problem.plan.scale.folded.is_some_and(|folded| folded.rounds);
+        assert_eq!(rounds, expected, "{text} on {chip}");
+    }
+}
 
 #[test]
 fn schemes_become_problems() {
@@ -166,7 +204,7 @@ fn bytes_are_multiplied_as_they_are_stored() {
 
 /// A scale that multiplies weights is of a type whose product with any code, less the power of two that
 /// it lacks, is one of the operand's numbers; of e8m0 as far as its exponents go, and up to half of the operand's smallest
-/// number, which the bound of products has.
+/// number, which the bound of products has. A plan says so where products are rounded.
 #[test]
 fn scales_of_weights_are_exact() {
     let mut checked = 0;
@@ -176,7 +214,9 @@ fn scales_of_weights_are_exact() {
             let Ok(problem) = Problem::new(&scheme, activation, hopper, (1000, 1000)) else {
                 continue;
             };
-            let Some(folded) = problem.plan.scale.folded else { continue };
+            let Some(folded) = problem.plan.scale.folded.filter(|folded| !folded.rounds) else {
+                continue;
+            };
             let of = problem.scale.unwrap();
             let (operand, unit) =
                 (problem.plan.dequant.operand.number(), 2f64.powi(-folded.exponent_deficit));

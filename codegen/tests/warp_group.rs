@@ -8,7 +8,7 @@ use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement, verify};
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
-use quantloom_codegen::schedule::{ChoiceRule, Schedule, Unscheduled};
+use quantloom_codegen::schedule::{ChoiceRule, Problem, Schedule, Unscheduled};
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 
@@ -16,15 +16,51 @@ use quantloom_tests::tools::ptxas;
 type Case = (&'static str, usize, (u32, u32));
 
 fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
-    let problem = problem(scheme, activation, "sm_90a", shape);
-    let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
-    let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
-    let product = RandomProduct::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
-    let product = if tile.exact { product } else { product.with_scaled_weights() };
-    for seed in 0..2 {
-        let report = product.simulate(&kernel, 64, seed);
-        let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
-        assert_eq!(report.conflicts(), 0, "{}, M = {m}:\n{report}", kernel.name);
+    let any = problem(scheme, activation, "sm_90a", shape);
+    // Kernels of weights whose scales, which are below 2, are in the constants of last steps.
+    let in_range = any.clone().of_scales(!tile.exact);
+    let in_range = Some(in_range).filter(Problem::scales_in_range);
+    for problem in [any].into_iter().chain(in_range) {
+        let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
+        let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
+        let product = RandomProduct::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
+        let product = if tile.exact { product } else { product.with_scaled_weights() };
+        for seed in 0..2 {
+            let report = product.simulate(&kernel, 64, seed);
+            let report = report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
+            assert_eq!(report.conflicts(), 0, "{}, M = {m}:\n{report}", kernel.name);
+        }
+    }
+}
+
+/// Scales are in constants where they multiply weights of integer codes and no zero point is in the constants already:
+/// a multiplication less for each register of the operand, one more for each constant, row and group.
+#[test]
+fn scales_in_constants_take_fewer_multiplications() {
+    let multiplications = |problem: &Problem, tile: WarpGroupTile| {
+        let mut kernel = tile.build(problem).unwrap();
+        let mut count = 0;
+        mutate(&mut kernel, |place, op| {
+            if let Op::Binary { op: Binary::MulPacked(_), .. } = op
+                && place.in_loop
+            {
+                count += 1;
+            }
+        });
+        count
+    };
+    let tile =
+        WarpGroupTile { tokens: 8, groups: 1, row_tiles: 1, stages: 4, batch: 2, ..WARP_GROUP };
+    // Of 128 columns and 16 rows a lane has 32 registers of 16 bits; each of its two rows has a factor and a base.
+    for (scheme, any, in_range) in
+        [("sym", 32, 4), ("short", 32, 16), ("bytes", 16, 4), ("asym", 32, 32), ("halves", 0, 0)]
+    {
+        let problem = problem(scheme, 0, "sm_90a", (72, 512));
+        let tile = WarpGroupTile { exact: scheme == "halves", ..tile };
+        let of_scales = problem.clone().of_scales(true);
+        let found = [&problem, &of_scales].map(|problem| multiplications(problem, tile));
+        assert_eq!(found, [any, in_range], "{scheme}");
+        assert_eq!(of_scales.scales_in_range(), any != in_range, "{scheme}");
     }
 }
 
@@ -47,6 +83,8 @@ fn products_are_right() {
         (("asym", 0, (72, 520)), 9, tile(8, 1, 2, 2, 4)),
         (("bias", 0, (264, 8)), 3, tile(8, 3, 1, 2, 4)),
         (("sym", 0, (72, 264)), 43, tile(48, 1, 1, 2, 4)),
+        (("short", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("short", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("sym", 0, (40, 136)), 75, tile(80, 1, 1, 2, 2)),
     ];
     for (case, m, tile) in cases {
@@ -162,11 +200,12 @@ fn tiles_assemble() {
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
     for (of, scheme) in
-        ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "mixed", "nibbles"]
+        ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "mixed", "nibbles", "short"]
             .into_iter()
             .enumerate()
     {
-        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
+        // Where there are kernels for scales of a range: these.
+        let problem = problem(scheme, 0, "sm_90a", (8192, 8192)).of_scales(true);
         let all = WarpGroupTile::candidates(&problem, 256);
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());
         let all = all.into_iter().enumerate().filter(|(at, _)| share.takes(512 * of + at));
@@ -321,6 +360,33 @@ fn mutations_are_found() {
     let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
     all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS);
+}
+
+/// What may be wrong with scales in constants.
+const MUTATIONS_OF_CONSTANTS: &[(&str, &str, Mutation)] = &[
+    ("the scale of one row for both", "expected", |_, op| {
+        if let Op::Ternary { c, .. } = op
+            && *c == Operand::U32(0x3232)
+        {
+            *c = Operand::U32(0x1010);
+        }
+    }),
+    ("a base without its scale", "expected", |_, op| {
+        // -8 / 64, the base of codes of 4 bits.
+        if let Op::Binary { op: Binary::MulPacked(_), a, b, .. } = op
+            && *b == Operand::U32(0xbe00_be00)
+        {
+            *a = Operand::U32(0x3f80_3f80);
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_constants_are_found() {
+    let problem = problem("short", 0, "sm_90a", (72, 840)).of_scales(true);
+    let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS_OF_CONSTANTS);
 }
 
 fn all_found(kernel: &Kernel, product: &RandomProduct, mutations: &[(&str, &str, Mutation)]) {

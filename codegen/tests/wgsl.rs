@@ -247,7 +247,16 @@ fn texts(
 ) -> Vec<(String, String)> {
     let (n, k, x_columns) = (264, 512, 512);
     let own = own(activation);
-    let request = Request { scheme, activation, input_dtype: own, target, n, k, x_columns };
+    let request = Request {
+        scheme,
+        activation,
+        input_dtype: own,
+        target,
+        n,
+        k,
+        x_columns,
+        scales_in_range: false,
+    };
     let parts = match Jit.native(&request) {
         Ok(parts) => parts,
         Err(_) => return Vec::new(),

@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quantloom::codegen::jit::{JitWithOverrides, Simulator};
-use quantloom::runtime::gpu::GpuDevice;
+use quantloom::runtime::gpu::{GpuDevice, GpuWeight};
+use quantloom::runtime::op::{Op as _, Values, bf16};
+use quantloom::runtime::pack::pack;
+use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::Gate;
-use quantloom_dsl::layout::Shape;
+use quantloom_dsl::format::{BF16, Overflow};
+use quantloom_dsl::layout::{Component, Shape};
 use quantloom_tests::sweep::Share;
-use quantloom_tools::conformance::Suite;
 use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
+use quantloom_tools::conformance::{Suite, draw};
 use rayon::prelude::*;
 
 /// N and K that no tile divides; of each row a scheme has the first that its layouts hold.
@@ -107,6 +111,93 @@ fn each_kind_of_scheme_multiplies() {
     let schemes: Vec<&Scheme> =
         SUPPORTED.iter().map(|name| quantloom_kernels::scheme(name).unwrap()).collect();
     multiply(schemes, EIGHT_TOKENS, (SHAPES[0], &[9]));
+}
+
+/// Groups shorter than a chunk of codes, of which a lane has all columns of one: their scales round weights.
+#[test]
+fn short_groups_multiply() {
+    let cases = [
+        ("u4 - 8", "scale: bf16 per 1x32", EIGHT_TOKENS),
+        ("i4", "scale: bf16 per 1x16, scale: f32 per channel", TWO_BLOCKS),
+        ("u2 - 2", "scale: bf16 per 1x64, bias: f32", EIGHT_TOKENS),
+        ("i8", "scale: bf16 per 1x16", TWO_BLOCKS),
+    ];
+    for (weight, numbers, choices) in cases {
+        let text = format!(
+            "short {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: bf16 }}"
+        );
+        let scheme = quantloom_dsl::parse(&text).unwrap();
+        let (right, why) = products(&scheme, choices, &[(72, 392)], &[9]);
+        assert!(right > 0, "{text}: {why}");
+    }
+}
+
+/// Kernels for scales below 2 multiply weights of which all scales are: 2 in their constants would be infinite. Prepared from
+/// what is unpacked, and on the device from what is stored.
+#[test]
+fn kernels_of_a_range_of_scales_multiply_no_others() {
+    let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
+    let (shape, m) = (Shape::matrix(72, 256), 17);
+    let x: Vec<bf16> = (0..m * 256).map(|at| bf16::from_f32((at % 7) as f32 - 3.0)).collect();
+    for (scale, in_range) in
+        [(1.0, true), (0.0, true), (-1.9921875, true), (2.0, false), (2f64.powi(-124), false)]
+    {
+        let mut codes = draw::layer(scheme, shape, 0);
+        let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
+        scales.fill(BF16.encode(0.5, Overflow::Special));
+        scales[3] = BF16.encode(scale, Overflow::Special);
+        let stored = pack(scheme, &codes).unwrap();
+        let stored = |name: &str| stored.get(name).map(Vec::as_slice);
+        let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
+        let simulator = || Arc::new(Simulator::new("sm_90a").unwrap());
+        let weights = [
+            GpuWeight::new(simulator(), scheme, &unpacked).unwrap(),
+            GpuWeight::of_stored(simulator(), scheme, shape, &stored).unwrap(),
+        ];
+        for weight in weights {
+            let choice = weight.choice(BF16, m as u64).unwrap();
+            assert_eq!(choice.key.schedule.name, "warp_group");
+            let parameters = &choice.key.schedule.parameters;
+            assert_eq!(parameters.contains_key("scales_in_range"), in_range, "{scale:e}");
+            // Sums of a group are exact at M = 1.
+            assert!(!weight.choice(BF16, 1).unwrap().key.to_string().contains("in_range"));
+            let y = weight.matmul(0, Values::Bf16(&x)).unwrap();
+            let w = unpacked.decode_rows(0..72);
+            for (at, y) in y.iter().enumerate() {
+                let (x, w) = (&x[at / 72 * 256..][..256], &w[at % 72 * 256..][..256]);
+                let terms = x.iter().zip(w).map(|(x, w)| x.to_f64() * f64::from(*w));
+                let (sum, sizes) =
+                    terms.fold((0.0, 0.0), |(sum, sizes), term| (sum + term, sizes + term.abs()));
+                // Two roundings to bf16: of a weight and of y.
+                let wrong = (f64::from(*y) - sum).abs();
+                assert!(wrong <= sizes / 128.0, "{scale:e}: y[{at}] = {y}, not {sum}");
+            }
+        }
+    }
+}
+
+/// All matrices of an expert layer have one kernel: a scale of 2 in one of them is one for all.
+#[test]
+fn stacks_have_kernels_of_a_range_of_scales() {
+    let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
+    let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+    let suite = ExpertSuite {
+        experts: (5, 2),
+        shapes: vec![(136, 264)],
+        gates: vec![Gate::Silu],
+        routings: vec![RoutingKind::Random],
+        tokens: vec![90],
+        seeds: (0..4).collect(),
+        every: 1,
+    };
+    let done = suite.run(scheme, "ct_w4a16", &[&device], &|_| {}).remove(0);
+    done.unwrap_or_else(|failure| panic!("{failure}"));
+    let reports = device.executor().take_reports();
+    let products = reports.iter().filter(|report| report.kernel.contains("warp_group"));
+    let (of_range, others): (Vec<_>, Vec<_>) =
+        products.partition(|report| report.kernel.contains("in_range"));
+    // Some seeds draw scales of all sizes.
+    assert!(!of_range.is_empty() && !others.is_empty(), "{} {}", of_range.len(), others.len());
 }
 
 /// Scales of x along K, of groups as long as a k-tile and longer, beside scales of w of blocks of rows, of rows, of

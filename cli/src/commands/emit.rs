@@ -57,6 +57,10 @@ pub(crate) struct Arguments {
     /// Rows of x, for a GPU: they decide the kernel, which may take more.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     m: u64,
+    /// The kernel that takes any scales, of which some targets have a slower one: else that for scales of the size that
+    /// weights have (in bf16 and for integer codes: below 2).
+    #[arg(long, conflicts_with = "experts")]
+    any_scales: bool,
     /// Write KERNELNAME.rs, .ptx, .hip or .wgsl files into this folder instead of printing them; of an
     /// expert layer launches.txt too.
     #[arg(long)]
@@ -152,6 +156,7 @@ fn products(
             n,
             k,
             x_columns: k,
+            scales_in_range: !arguments.any_scales,
         };
         let keys = Jit.arrangement(&request).and_then(|arrangement| {
             // Of columns with a group index as many as if all groups were full.

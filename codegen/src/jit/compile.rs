@@ -25,6 +25,9 @@ use crate::schedule::{
 };
 use crate::target::{Feature, TARGETS, Target};
 
+/// The parameter of a key, 1, whose kernel takes scales of [`Problem::scale_range`] alone.
+const SCALES_IN_RANGE: &str = "scales_in_range";
+
 /// The kernel for a request and M tokens.
 ///
 /// # Errors
@@ -143,7 +146,8 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
     let direction = match &key.work {
         Work::Product { output, experts, .. } => {
             let chosen = Chosen::read(name, parameters)?;
-            let problem = problem()?.giving(*output)?;
+            let in_range = parameters.get(SCALES_IN_RANGE) == Some(&1);
+            let problem = problem()?.giving(*output)?.of_scales(in_range);
             let problem = match experts {
                 None => problem,
                 Some(role) => {
@@ -203,7 +207,7 @@ pub(super) fn problem_on(
 ) -> Result<Problem, JitError> {
     let problem = posed(request.scheme, request.activation, target, (request.n, request.k))?;
     let output = request.scheme.output.unwrap_or(Number::Float(request.input_dtype));
-    Ok(problem.giving(output)?)
+    Ok(problem.giving(output)?.of_scales(request.scales_in_range))
 }
 
 fn posed(
@@ -238,7 +242,10 @@ pub(super) fn choice(
     by: Basis,
 ) -> Result<Choice, JitError> {
     let sizes = [("n", request.n), ("k", request.k)];
-    let schedule = Schedule::new(chosen.name(), chosen.parameters().into_iter().chain(sizes));
+    let rounds = chosen.schedule().rounds_scaled_weights(problem);
+    let in_range = (rounds && problem.scales_in_range()).then_some((SCALES_IN_RANGE, 1));
+    let parameters = chosen.parameters().into_iter().chain(sizes).chain(in_range);
+    let schedule = Schedule::new(chosen.name(), parameters);
     let work = Work::product(request.scheme, request.activation, problem.output);
     let key = KernelKey { work, schedule, target: request.target.to_owned() };
     // The product as the schedule multiplies it.
@@ -246,7 +253,9 @@ pub(super) fn choice(
     let plan = &main.problem.plan;
     let operand = operand::problem(request, main.problem)?;
     let most = operand.map_or(u32::MAX, |operand| operand.most_tokens());
-    let (tokens, compute_dtype) = (chosen.tokens(problem).min(most), plan.compute_dtype());
+    let tokens = chosen.tokens(problem).min(most);
+    let rounded = if rounds { "; weights times their scale are rounded to it" } else { "" };
+    let compute_dtype = plan.compute_dtype() + rounded;
     let sums = match main.instruction() {
         Some(product) if product.scaling.is_some() => Sums::Scaled,
         Some(product) if product.a == Element::E4m3 && problem.target().has(Feature::Wgmma) => {
@@ -255,9 +264,11 @@ pub(super) fn choice(
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
-    let scaled = chosen.schedule().rounds_scaled_weights(problem);
     let (_, exponent) = plan.dequant.encoding();
-    let scaled = scaled.map(|format| (format, exponent));
+    let scaled = match plan.dequant.operand.number() {
+        Number::Float(format) if rounds => Some((format, exponent)),
+        _ => None,
+    };
     let decoded = Decoded { scaled, ..decoded(&plan.dequant) };
     Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }

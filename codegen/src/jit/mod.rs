@@ -22,7 +22,7 @@ use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
     Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativeBuffer, Products,
-    Request, Stacked, StackedChoice,
+    Request, ScaleRange, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -165,6 +165,15 @@ impl Products for Jit {
 
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
         Ok(native::parts(&problem(request)?)?)
+    }
+
+    fn scale_range(&self, request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
+        let range = problem(request)?.scale_range();
+        Ok(range.map(|range| ScaleRange {
+            format: range.half.format(),
+            least: range.least,
+            most: range.most,
+        }))
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {

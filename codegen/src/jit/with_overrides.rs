@@ -3,7 +3,7 @@
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
     Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativeBuffer, Products,
-    Request, Stacked, StackedChoice,
+    Request, ScaleRange, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
@@ -70,6 +70,10 @@ impl Products for JitWithOverrides {
         slots: u64,
     ) -> Result<Vec<KernelKey>, Refusal> {
         Jit.operand_stacked(request, stacked, product, slots)
+    }
+
+    fn scale_range(&self, request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
+        Jit.scale_range(request)
     }
 
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {

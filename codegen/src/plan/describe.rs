@@ -40,6 +40,11 @@ impl fmt::Display for ScalePlan {
             Some(columns) => format!("{columns} columns"),
             None => "the row".to_owned(),
         };
+        let rounds = self.folded.filter(|folded| folded.rounds).map(|folded| folded.level);
+        let weight = |level: usize| match rounds == Some(level) {
+            true => "the weight, which is rounded",
+            false => "the weight",
+        };
         let level = |(of, elements): (&str, &str), (number, level): (usize, &LevelPlan)| {
             let divides = if level.divide { " (divides)" } else { "" };
             let placement = match level.placement {
@@ -50,8 +55,9 @@ impl fmt::Display for ScalePlan {
             };
             format!("{of}{} {placement}{divides}", number + 1)
         };
+        let levels = self.levels.iter().enumerate();
         let mut parts: Vec<String> =
-            self.levels.iter().enumerate().map(|at| level(("level ", "the weight"), at)).collect();
+            levels.map(|(at, of)| level(("level ", weight(at)), (at, of))).collect();
         parts.extend(self.input.iter().enumerate().map(|at| level(("input level ", "x"), at)));
         if self.corrects {
             let number = if self.corrects_by_group { "a term of each group" } else { "a constant" };

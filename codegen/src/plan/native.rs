@@ -158,6 +158,11 @@ pub fn lane_columns(product: &ProductInstruction, class: Class) -> u32 {
     SHARED_BYTES * 8 / product.weight.bits() / row_lanes(product, class)
 }
 
+/// Columns of a chunk of codes in the layout for sums over whole rows; 0 if the class has no layout of lanes.
+pub fn chunk_columns(dequant: &DequantPlan, product: &ProductInstruction, class: Class) -> u32 {
+    NativeLayout::new(dequant, product, None, class).map_or(0, |native| native.columns)
+}
+
 /// The layout of the codes of w for a product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeLayout {

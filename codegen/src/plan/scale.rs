@@ -11,13 +11,13 @@
 
 use std::ops::RangeInclusive;
 
-use quantloom_dsl::format::{FloatFormat, Number};
+use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, Quantiser, ScaleType, Scheme};
 
 use super::compute::ComputePlan;
 use super::dequant::DequantPlan;
-use super::native::lane_columns;
+use super::native::{chunk_columns, lane_columns};
 use super::operand::Operand;
 use crate::target::Class;
 
@@ -69,13 +69,15 @@ pub struct ScalePlan {
     pub folded: Option<FoldedScale>,
 }
 
-/// A scale that multiplies weights exactly during dequantisation. If the scale is as large as the
+/// A scale that multiplies weights during dequantisation, exactly or with one rounding. If the scale is as large as the
 /// operand's largest numbers (e8m0 in bf16), larger products are infinite; if the scale is below 2^-124 (e8m0 with e4m3 in
-/// bf16), products lose at most 2^-134.
+/// bf16), exact products lose at most 2^-134.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldedScale {
     /// The level.
     pub level: usize,
+    /// Whether products are rounded to the operand.
+    pub rounds: bool,
     /// Columns of its groups.
     pub columns: u32,
     /// The last dequantisation step, a multiplication with a power of two, multiplies with the scale
@@ -128,8 +130,11 @@ impl ScalePlan {
         };
         let corrects_by_group = scheme.zero.is_some() || !scheme.shifts.is_empty();
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
-        let columns = lane_columns(&compute.product, class);
-        let folded = FoldedScale::new(scheme, &levels, (dequant, columns));
+        let lanes = Lanes {
+            columns: lane_columns(&compute.product, class),
+            chunk: rounds_weights(class).then(|| chunk_columns(dequant, &compute.product, class)),
+        };
+        let folded = FoldedScale::new(scheme, &levels, (dequant, lanes));
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
             level.placement = ScalePlacement::Element;
         }
@@ -163,14 +168,29 @@ impl ScalePlan {
     }
 }
 
+/// The columns of a product's lanes, as far as scales on weights depend on them.
+struct Lanes {
+    /// The most adjacent columns of a lane: they share a scale.
+    columns: u32,
+    /// If scales may multiply weights with a rounding: columns of a chunk of the layout for sums over whole rows.
+    chunk: Option<u32>,
+}
+
+/// Whether a class of targets multiplies weights with scales that round them, where groups are shorter than chunks: its
+/// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth. (Peers round
+/// weights too.)
+const fn rounds_weights(class: Class) -> bool {
+    matches!(class, Class::Hopper)
+}
+
 impl FoldedScale {
-    /// The scale that dequantisation can multiply with exactly: the only parameter of w that changes along K,
-    /// one per row, of a type whose product with any code is a number of the operand's type. A lane has
-    /// at most `lane_columns` adjacent columns.
+    /// The scale that dequantisation can multiply with: the only parameter of w that changes along K, one per row, of a
+    /// type whose product with any code is a number of the operand's type; or of the operand's own type, bf16, if its
+    /// groups are shorter than a chunk.
     fn new(
         scheme: &Scheme,
         levels: &[LevelPlan],
-        (dequant, lane_columns): (&DequantPlan, u32),
+        (dequant, lanes): (&DequantPlan, Lanes),
     ) -> Option<Self> {
         let by_segment = |level: &LevelPlan| level.placement == ScalePlacement::Segment;
         let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
@@ -188,6 +208,26 @@ impl FoldedScale {
         if operand.bits() != 16 {
             return None;
         }
+        // A lane's columns of a step share a scale.
+        let whole = columns.is_power_of_two() && columns >= lanes.columns;
+        if !alone || sorted || plan.divide || !whole {
+            return None;
+        }
+        if lanes.chunk.is_some_and(|chunk| columns < chunk)
+            && scale == NUMBER_BF16
+            && dequant.operand == Operand::Bf16
+            && dequant.encoding().0 == 0
+            && matches!(dequant.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
+        {
+            // bf16 has the range of f32: what underflows in a product is as small as in f32.
+            return Some(Self {
+                level,
+                rounds: true,
+                columns,
+                exponent: None,
+                exponent_deficit: 0,
+            });
+        }
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let Magnitudes { mantissa, smallest, largest } = Magnitudes::of(scale, operand)?;
         let fits = products_fit(code, mantissa, operand);
@@ -201,10 +241,8 @@ impl FoldedScale {
         };
         // The smallest product is a number of the operand too; of powers of two it loses half of the operand's smallest.
         let held = largest.is_none() || least(code) + smallest - exponent_deficit >= least(operand);
-        // A lane's columns of a step share a scale.
-        let whole = columns.is_power_of_two() && columns >= lane_columns;
-        let takes = alone && !sorted && !plan.divide && fits && held && whole;
-        takes.then_some(Self { level, columns, exponent, exponent_deficit })
+        let takes = fits && held;
+        takes.then_some(Self { level, rounds: false, columns, exponent, exponent_deficit })
     }
 }
 

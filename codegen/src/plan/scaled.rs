@@ -5,7 +5,9 @@
 //! element is round(s value), as the multiplication of a decoded value would give, for one step less. A base
 //! that is no power of two (a zero point of 7) has no exact multiple, and its sequence takes no scale.
 
-use quantloom_dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
+use std::collections::BTreeSet;
+
+use quantloom_dsl::format::Overflow;
 
 use super::sequence::Sequence;
 use super::step::{Arg, Step};
@@ -43,6 +45,19 @@ impl Sequence {
         Some(ScaleRange { half, most, least: normal / smallest })
     }
 
+    /// How many products of constants of last steps with scales there are in a group, if a lane has so many rows, whose
+    /// registers take turns. None if a last step is another one.
+    pub fn scaled_constants(&self, rows: usize) -> usize {
+        let mut outputs: Vec<_> = self.outputs.iter().collect();
+        outputs.sort_by_key(|output| output.codes.first().copied());
+        let of = |(register, output)| {
+            let (_, constants) = self.constants_of(self.step_of(output)?)?;
+            Some(constants.map(|constant| (register % rows.max(1), constant)))
+        };
+        let all: Option<Vec<_>> = outputs.into_iter().enumerate().map(of).collect();
+        all.into_iter().flatten().flatten().collect::<BTreeSet<_>>().len()
+    }
+
     /// The sequence whose elements are multiplied with a scale, a number of [`ScaleRange::half`] given as bits.
     /// `None` if it takes no scale.
     pub fn times(&self, scale: u32) -> Option<Self> {
@@ -70,26 +85,5 @@ impl Sequence {
             }
             _ => None,
         }
-    }
-}
-
-/// The type of a half.
-const fn format_of(half: Half) -> FloatFormat {
-    match half {
-        Half::Bf16 => BF16,
-        Half::F16 => F16,
-    }
-}
-
-/// The range of the operand's scales as numbers.
-impl ScaleRange {
-    /// The type of the scales.
-    pub const fn number(&self) -> Number {
-        Number::Float(format_of(self.half))
-    }
-
-    /// Whether all of these scales are taken with one rounding of each element.
-    pub fn holds(&self, scales: impl IntoIterator<Item = f64>) -> bool {
-        scales.into_iter().map(f64::abs).all(|s| s == 0.0 || (self.least..=self.most).contains(&s))
     }
 }

@@ -77,8 +77,12 @@ pub(super) struct Scales {
     half: Half,
     /// Whether the scale replaces the power of two of the last step.
     instead: bool,
+    /// Whether the constants of last steps are multiplied by the scale, and not their results.
+    in_constants: bool,
     /// Per group, the scales of the lane's rows, each in both halves.
     groups: Vec<Vec<Operand>>,
+    /// Constants of last steps times scales, by group, row and constant: each is computed once.
+    made: BTreeMap<(usize, usize, u32), Operand>,
     /// The group of each step's number of registers, in the order of codes.
     of_step: Vec<usize>,
     /// Registers of the operand in a step.
@@ -111,7 +115,26 @@ impl Scales {
         };
         let groups = groups.iter().map(of_rows).collect();
         let registers = main.lanes().a.registers;
-        Self { half, instead: exponent.is_some(), groups, of_step, registers }
+        let (instead, in_constants) = (exponent.is_some(), main.problem.scales_in_range());
+        let made = BTreeMap::new();
+        Self { half, instead, in_constants, groups, made, of_step, registers }
+    }
+
+    /// Constants times the scale of a register of the operand, numbered from the first step on.
+    fn constants(
+        &mut self,
+        b: &mut Builder,
+        constants: [u32; 2],
+        register: usize,
+    ) -> Option<[Operand; 2]> {
+        let group = *self.of_step.get(register / self.registers)?;
+        let rows = self.groups.get(group)?;
+        let row = register % rows.len();
+        let (half, scale) = (self.half, rows[row]);
+        Some(constants.map(|constant| {
+            let made = self.made.entry((group, row, constant));
+            *made.or_insert_with(|| fused(b, half, [scale, constant.into(), NOTHING]))
+        }))
     }
 
     /// The scale of a register of the operand, numbered from the first step on.
@@ -291,7 +314,15 @@ impl ByRow {
             }
             _ => None,
         };
-        let Some(scales) = &self.scales else { return value };
+        let Some(scales) = &mut self.scales else { return value };
+        if scales.in_constants
+            && let (None, false, Step::Fma16(_, x, Arg::Word(factor), Arg::Word(base))) =
+                (value, scales.instead, step)
+            && let Some([factor, base]) = scales.constants(registers.b, [*factor, *base], register)
+        {
+            let x = registers.arg(*x);
+            return Some(fused(registers.b, scales.half, [x, factor, base]));
+        }
         let (scale, half) = (scales.of(register)?, scales.half);
         let value = match (value, step) {
             (Some(value), _) => value,

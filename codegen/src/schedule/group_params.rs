@@ -297,6 +297,15 @@ impl GroupParams {
             let word = shifted(b, words[first.0], shift);
             return powers(b, word, [first.1 / 8, last.1 / 8]);
         }
+        if self.rows == 1 && half.number() == self.number {
+            let [(word, first), (_, last)] = [0, rows - 1].map(|row| self.place(rows, group, row));
+            let word = shifted(b, words[word], shift);
+            return match (first, last) {
+                (0, 16) => word,
+                (0, _) => b.ternary(Ternary::Permute, word, word, 0x1010u32),
+                _ => b.ternary(Ternary::Permute, word, word, 0x3232u32),
+            };
+        }
         let values = self.values(b, rows, (words, shift), group, 0);
         exact_pair(b, half, [values[0], values[values.len() - 1]])
     }

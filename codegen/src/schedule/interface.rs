@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use quantloom_dsl::format::FloatFormat;
-
 use super::mapping::MainLoop;
 use super::problem::Problem;
 use super::stack::Stack;
@@ -79,10 +77,10 @@ pub trait Schedule: FreeChoices {
     /// If the schedule does not support the product.
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled>;
 
-    /// The type to which weights are rounded after they are multiplied with their scale; `None` if scales
-    /// multiply sums, or weights exactly.
-    fn rounds_scaled_weights(&self, _problem: &Problem) -> Option<FloatFormat> {
-        None
+    /// Whether weights are rounded to the operand after they are multiplied with their scale: by the plan, or by a choice
+    /// of the schedule.
+    fn rounds_scaled_weights(&self, problem: &Problem) -> bool {
+        problem.plan.scale.folded.is_some_and(|folded| folded.rounds)
     }
 
     /// The most rows of x of one launch.

@@ -24,6 +24,7 @@ use super::unscheduled::{Unscheduled, UnscheduledPart};
 use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
+use crate::plan::scaled::ScaleRange;
 use crate::plan::{Operand, Plan};
 use crate::target::{Feature, Target};
 
@@ -61,6 +62,9 @@ pub struct Problem {
     /// The mapping to the plan's own instruction. The layout of group parameters follows from its
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
+    /// Whether all scales are in [`Self::scale_range`]: then they multiply the constants of last dequantisation steps, where
+    /// they multiply weights.
+    scales_in_range: bool,
     /// The same product as warp groups multiply it, where these read x in another type or order.
     of_warp_groups: Option<Box<Self>>,
     /// The scheme and the activation, for a kernel's name.
@@ -133,6 +137,7 @@ impl Problem {
             output,
             stack: None,
             mapping,
+            scales_in_range: false,
             of_warp_groups: None,
             stem,
         };
@@ -203,6 +208,39 @@ impl Problem {
     pub fn giving(self, output: Number) -> Result<Self, Unscheduled> {
         written(output, self.target())?;
         Ok(self.changed(|problem| problem.output = output))
+    }
+
+    /// The same product of a weight of which all scales are in [`Self::scale_range`], or of any.
+    #[must_use]
+    pub fn of_scales(self, in_range: bool) -> Self {
+        let in_range = in_range && self.scale_range().is_some();
+        self.changed(|problem| problem.scales_in_range = in_range)
+    }
+
+    /// Whether all scales are in [`Self::scale_range`].
+    pub fn scales_in_range(&self) -> bool {
+        self.scales_in_range
+    }
+
+    /// The scales that the constants of last dequantisation steps take, where a schedule multiplies weights with scales
+    /// that round them; `None` if no schedule does, or constants take none. Zero points are in the constants already.
+    pub fn scale_range(&self) -> Option<ScaleRange> {
+        let own = self.of_warp_groups();
+        let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds);
+        let by_choice =
+            self.target().has(Feature::Wgmma) && own.scales_sums() && own.may_scale_weights();
+        let range = own.plan.dequant.stages.last()?.scale_range()?;
+        let taken = own.zero.is_none() && own.half() == Some(range.half);
+        (taken && (by_plan || by_choice)).then_some(range)
+    }
+
+    /// Whether all scales of groups can multiply weights, with one rounding: bf16 has the range of f32, so that no
+    /// scaled weight overflows, and what underflows is as small as in f32.
+    pub(super) fn may_scale_weights(&self) -> bool {
+        let bf16 = self.half() == Some(Half::Bf16);
+        let of_w = self.scale.is_none_or(|scale| scale.number == NUMBER_BF16);
+        let of_x = self.input.scale.and_then(InputScale::columns).is_some();
+        !self.scales_segments() || bf16 && of_w && !of_x
     }
 
     /// The same product for each matrix of a stack.
@@ -365,7 +403,8 @@ impl Problem {
             _ => format!("_{}", self.output),
         };
         let stack = self.stack.map(Stack::label).unwrap_or_default();
-        let tile = format!("{tile}_n{}k{}{bias}{output}{stack}", self.n, self.k);
+        let scales = if self.scales_in_range { "_in_range" } else { "" };
+        let tile = format!("{tile}_n{}k{}{bias}{output}{stack}{scales}", self.n, self.k);
         crate::plan::kernel_name(scheme, activation, &tile, self.target())
     }
 }

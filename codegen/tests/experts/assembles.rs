@@ -100,6 +100,7 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             n: 2880,
             k,
             x_columns: k,
+            scales_in_range: false,
         };
         let columns = Jit.arrangement(&request).unwrap().map(|arrangement| {
             let index: Vec<u32> = (0..k as u32).map(|column| column * 7 % 90).collect();

@@ -48,7 +48,16 @@ fn keys(scheme: &str, target: &str, whole: bool) -> Option<Keys> {
     ));
     let (n, k) = (64, K);
     let (input_dtype, x_columns) = (BF16, k);
-    let request = Request { scheme: &scheme, activation, input_dtype, target, n, k, x_columns };
+    let request = Request {
+        scheme: &scheme,
+        activation,
+        input_dtype,
+        target,
+        n,
+        k,
+        x_columns,
+        scales_in_range: false,
+    };
     let stacked = Stacked {
         product: ExpertProduct::Down,
         experts: 16,

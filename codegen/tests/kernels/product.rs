@@ -149,10 +149,14 @@ impl RandomProduct {
         let of_k_tile =
             (self.problem.mapping.k_tile / self.problem.scale.unwrap().columns).max(1) as usize;
         let padded = groups.next_multiple_of(of_k_tile);
+        // Those of one lane are adjacent.
+        let apart = self.problem.scale.unwrap().apart as usize;
         let mut all = vec![0x7fff; n.next_multiple_of(16) * padded];
         for row in 0..n {
             for group in 0..padded {
-                let place = (row % 8 * of_k_tile + group % of_k_tile) * 2 + row % 16 / 8;
+                let group_of_tile = group % of_k_tile;
+                let of_lane = group_of_tile % apart * (of_k_tile / apart) + group_of_tile / apart;
+                let place = (row % 8 * of_k_tile + of_lane) * 2 + row % 16 / 8;
                 let k_tile = (row / 16 * padded + group / of_k_tile * of_k_tile) * 16;
                 let there = group < groups;
                 all[k_tile + place] = if there { halves.bits[row * groups + group] } else { 0 };
@@ -171,7 +175,9 @@ impl RandomProduct {
         let (n, k) = (self.problem.n as usize, self.problem.k as usize);
         let group = self.problem.scale.unwrap().columns as usize;
         let groups = groups(&self.problem);
-        let roundings = (group / 16 + groups + parts) as f64 * 2f64.powi(-24);
+        // Of scaled weights a row is added up at once.
+        let steps = if self.scaled_weights { k / 16 + 1 } else { group / 16 + groups };
+        let roundings = (steps + parts) as f64 * 2f64.powi(-24);
         let operand = self::format(self.problem.input.operand.number());
         let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;

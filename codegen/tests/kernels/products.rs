@@ -6,7 +6,7 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
-/// Symmetric int4 in groups of 128, with zero points, in groups of 64, and with a bias; int8; int8 and e4m3
+/// Symmetric int4 in groups of 128, with zero points, in groups of 64, of 32, which is half a chunk, and with a bias; int8; int8 and e4m3
 /// on both sides, a scale a row; e4m3 in blocks on both sides; int4
 /// beside e4m3.
 pub const SCHEMES: &[(&str, &str)] = &[
@@ -22,6 +22,10 @@ pub const SCHEMES: &[(&str, &str)] = &[
     (
         "halves",
         "halves { weight: u4 - 8, scale: f16 per 1x64, pack: u32 [k:8 | k, n], activation: f16 }",
+    ),
+    (
+        "short",
+        "short { weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
     ),
     ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
     (

@@ -113,6 +113,7 @@ impl RandomStack {
             n: n.into(),
             k: k.into(),
             x_columns: k.into(),
+            scales_in_range: false,
         };
         assert!(Jit.arrangement(&request).unwrap().is_none(), "columns in another order");
         let plain: Vec<PlainCodes> = (0..stack.matrices())
@@ -447,6 +448,7 @@ impl RandomStack {
             n: self.problem.n.into(),
             k: self.problem.k.into(),
             x_columns: self.problem.k.into(),
+            scales_in_range: false,
         }
     }
 }

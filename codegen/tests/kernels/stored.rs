@@ -88,6 +88,7 @@ impl Stored {
             n,
             k: x_columns,
             x_columns,
+            scales_in_range: false,
         };
         let arrangement = Jit.arrangement(&request).unwrap();
         let order = arrangement.map(|arrangement| ColumnOrder::of(&arrangement, &unpacked));

@@ -50,8 +50,8 @@ pub use plan::{
     LaunchPlan, LaunchStep, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, WorkspaceBytes,
 };
 pub use products::{
-    Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, Stacked, StackedChoice,
-    Trusted,
+    Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, ScaleRange, Stacked,
+    StackedChoice, Trusted,
 };
 pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;

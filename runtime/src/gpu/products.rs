@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
-use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::format::{FloatFormat, Overflow};
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativeBuffer;
@@ -30,6 +30,36 @@ pub struct Request<'a> {
     pub k: u64,
     /// Columns of x.
     pub x_columns: u64,
+    /// Whether all numbers of the weight's [`BufferRole::Scale`] are in [`Products::scale_range`].
+    pub scales_in_range: bool,
+}
+
+/// Numbers of scales for which a source has faster kernels: 0 and magnitudes from `least` to `most`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScaleRange {
+    /// The type of the scales, of 16 bits.
+    pub format: FloatFormat,
+    /// The least magnitude besides 0, a number of the type.
+    pub least: f64,
+    /// The largest magnitude, a number of the type.
+    pub most: f64,
+}
+
+impl ScaleRange {
+    /// Whether all numbers of a scale buffer are in the range.
+    pub fn holds(&self, bytes: &[u8]) -> bool {
+        let format = self.format;
+        let sign = 1u32 << (format.bits() - 1);
+        // Magnitudes are in the order of their codes.
+        let [least, most] =
+            [self.least, self.most].map(|number| format.encode(number, Overflow::Special));
+        let (numbers, rest) = bytes.as_chunks::<2>();
+        let held = |number: &[u8; 2]| {
+            let magnitude = u32::from(u16::from_le_bytes(*number)) & !sign;
+            magnitude == 0 || (least..=most).contains(&magnitude)
+        };
+        format.bits() == 16 && rest.is_empty() && numbers.iter().all(held)
+    }
 }
 
 /// An expert layer whose M is not known yet.
@@ -195,6 +225,15 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why no kernel of the source computes it.
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal>;
+
+    /// The scales of the product's [`BufferRole::Scale`] for which the source has faster kernels than for others; `None` if
+    /// there are none. A request says whether a weight's are in it.
+    ///
+    /// # Errors
+    /// Why no kernel of the source computes it.
+    fn scale_range(&self, _request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
+        Ok(None)
+    }
 
     /// The kernel for M tokens.
     ///
@@ -367,5 +406,33 @@ impl Trusted {
     /// The source.
     pub fn source(&self) -> &Arc<dyn Products> {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::format::{BF16, F16};
+
+    use super::*;
+
+    #[test]
+    fn a_range_holds_zeros_and_its_ends_alone() {
+        let range = ScaleRange { format: BF16, least: 2f64.powi(-123), most: 1.9921875 };
+        let bytes = |values: &[f64]| -> Vec<u8> {
+            let code = |&value: &f64| BF16.encode(value, Overflow::Special) as u16;
+            values.iter().map(code).flat_map(u16::to_le_bytes).collect()
+        };
+        let (least, most) = (range.least, range.most);
+        assert!(range.holds(&bytes(&[0.0, -0.0, least, -least, 1.0, most, -most])));
+        assert!(range.holds(&[]));
+        for beyond in [2.0, -2.0, least / 2.0, 2f64.powi(-133), f64::INFINITY, f64::NAN] {
+            assert!(!range.holds(&bytes(&[1.0, beyond])), "{beyond}");
+        }
+        // Half a number; numbers of another size.
+        assert!(!range.holds(&bytes(&[1.0])[..1]));
+        let wide = ScaleRange { format: quantloom_dsl::format::F32, ..range };
+        assert!(!wide.holds(&1f32.to_le_bytes()));
+        let half = ScaleRange { format: F16, least: 2f64.powi(-14), most: 1.0 };
+        assert!(half.holds(&0x3c00u16.to_le_bytes()) && !half.holds(&0x3c01u16.to_le_bytes()));
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct PreparedProduct<E: Executor> {
     pub(super) order: Option<Arc<Order<E::Memory>>>,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
+    /// See [`Request::scales_in_range`].
+    scales_in_range: bool,
     /// Products of several types share the buffers that are alike.
     pub(super) parts: Vec<Arc<DeviceBuffer<E::Memory>>>,
     /// By M.
@@ -168,7 +170,16 @@ impl<E: Executor> GpuWeight<E> {
             }
             let target = executor.target();
             let (n, k, x_columns) = (shape.n, shape.k, shape.k);
-            let request = Request { scheme, activation, input_dtype: own, target, n, k, x_columns };
+            let request = Request {
+                scheme,
+                activation,
+                input_dtype: own,
+                target,
+                n,
+                k,
+                x_columns,
+                scales_in_range: false,
+            };
             let source = executor.source();
             let arrangement = match source.arrangement(&request) {
                 Ok(arrangement) => arrangement,
@@ -215,6 +226,14 @@ impl<E: Executor> GpuWeight<E> {
                     }
                 });
             }
+            let scales_in_range = match source.scale_range(&request)? {
+                None => false,
+                Some(range) => {
+                    let mut scales = parts.iter().filter(|of| of.native.role == BufferRole::Scale);
+                    let bytes = scales.next().map(|of| executor.download(&of.memory)).transpose();
+                    bytes.map_err(Into::into)?.is_some_and(|bytes| range.holds(&bytes))
+                }
+            };
             let (activation, element) = (activation.clone(), own);
             let output = match scheme.output {
                 Some(Number::Float(output)) => output,
@@ -228,6 +247,7 @@ impl<E: Executor> GpuWeight<E> {
                 output,
                 order,
                 rounded,
+                scales_in_range,
                 parts,
                 choices,
                 plans,
@@ -313,6 +333,7 @@ impl<E: Executor> GpuWeight<E> {
                 output: product.output,
                 order: product.order.clone(),
                 rounded: product.rounded,
+                scales_in_range: product.scales_in_range,
                 parts,
                 choices: Mutex::default(),
                 plans: Mutex::default(),
@@ -394,6 +415,7 @@ impl<E: Executor> GpuWeight<E> {
             n: self.shape.n,
             k: product.order.as_ref().map_or(self.shape.k, |order| order.columns),
             x_columns: self.shape.k,
+            scales_in_range: product.scales_in_range,
         }
     }
 

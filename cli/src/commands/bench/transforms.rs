@@ -97,7 +97,16 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
     let packed = random_weight(scheme, shape)?;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let (target, Shape { n, k, .. }) = (executor.target(), shape);
-    let request = Request { scheme, activation, input_dtype: own, target, n, k, x_columns: k };
+    let request = Request {
+        scheme,
+        activation,
+        input_dtype: own,
+        target,
+        n,
+        k,
+        x_columns: k,
+        scales_in_range: false,
+    };
     let source = executor.source();
     let order = match source.arrangement(&request) {
         Ok(None) => None,

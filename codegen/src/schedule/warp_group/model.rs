@@ -6,7 +6,7 @@
 //! docs/performance/warp_group.md has the measurements.
 
 use super::WarpGroupTile;
-use super::shape::scales_weights;
+use super::shape::VECTOR_WORDS;
 use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
@@ -28,7 +28,8 @@ const UNSCALED: f64 = 9.0 / 13.0;
 /// The share of dequantisation of codes that are multiplied as bytes: those of fewer bits, e4m3 of which registers
 /// have bytes of two words, and codes as they are stored.
 const BYTES: [f64; 3] = [0.55, 0.3, 0.1];
-/// Microseconds of a segment's end where scales multiply sums: products are waited for.
+/// Microseconds of a segment's end where scales multiply sums of 64 tokens or more: products are waited for, those of
+/// fewer tokens so much shorter.
 const DRAINED: f64 = 0.06;
 /// Microseconds of a segment's end where scales of x multiply sums too, and what each 64 rows and 128 tokens add.
 const PROMOTED: [f64; 2] = [0.18, 0.05];
@@ -62,10 +63,13 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
         return fastest_of_stack(problem, tokens, stack);
     }
     let main = &MainLoop::new(problem);
-    let mut timed: Vec<(f64, CandidateTile)> = candidates(problem, tokens)
+    let mut timed: Vec<([f64; 2], CandidateTile)> = candidates(problem, tokens)
         .map(|shape| (shape.microseconds(main, tokens), shape))
         .collect();
-    timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    // Of those that memory bounds alike, the one that could be faster.
+    timed.sort_by(|([one, own], _), ([other, of_other], _)| {
+        one.total_cmp(other).then(own.total_cmp(of_other))
+    });
     let tiles: Vec<WarpGroupTile> = timed
         .into_iter()
         .filter_map(|(_, shape)| {
@@ -94,7 +98,7 @@ pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64
 fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, WarpGroupTile)> {
     let main = &MainLoop::new(problem);
     // Scales on sums were no faster with a single matrix.
-    let exact = !scales_weights(problem);
+    let exact = !problem.may_scale_weights();
     let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
         let (shape, place) = ((groups, row_tiles), (exact, 1));
         let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
@@ -111,7 +115,7 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
 
 /// Where scales of groups may multiply: weights, sums.
 fn places_of_scales(problem: &Problem) -> &'static [bool] {
-    match (scales_weights(problem), problem.scales_segments()) {
+    match (problem.may_scale_weights(), problem.scales_segments()) {
         (true, false) => &[false],
         (true, true) => &[false, true],
         (false, _) => &[true],
@@ -131,6 +135,19 @@ fn candidates(problem: &Problem, tokens: u32) -> impl Iterator<Item = CandidateT
     })
 }
 
+/// The share of dequantisation that is left where scales multiply the constants of last steps: a multiplication for each
+/// constant, row of a lane and group, in place of one for each register of the operand.
+fn in_constants(main: &MainLoop<'_>) -> Option<f64> {
+    let plan = &main.problem.plan;
+    let (sequence, scale) = (plan.dequant.stages.last()?, main.problem.scale?);
+    let constants = sequence.scaled_constants(main.rows(&scale).len as usize);
+    let [steps, registers, constants] =
+        [sequence.steps.len(), sequence.outputs.len(), constants].map(|count| count as f64);
+    // Words of a lane in a group.
+    let words = f64::from(VECTOR_WORDS * scale.columns) / f64::from(plan.native.columns);
+    Some((steps + constants / words) / (steps + registers))
+}
+
 impl CandidateTile {
     fn rows(&self) -> u32 {
         self.groups * self.row_tiles * ROWS
@@ -142,8 +159,8 @@ impl CandidateTile {
         u64::from(rows) * u64::from(tokens.div_ceil(self.tokens)) * u64::from(self.splits)
     }
 
-    /// Microseconds of a product.
-    fn microseconds(&self, main: &MainLoop<'_>, tokens: u32) -> f64 {
+    /// Microseconds of a product, and those of its blocks with memory that bounds none.
+    fn microseconds(&self, main: &MainLoop<'_>, tokens: u32) -> [f64; 2] {
         let problem = main.problem;
         let blocks = self.blocks(problem, tokens);
         let waves = blocks.div_ceil(AT_ONCE.into()) as f64;
@@ -154,7 +171,8 @@ impl CandidateTile {
         let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
         let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
         let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
-        (waves * block).max(START + memory).max(waves * START + cache)
+        let own = waves * block;
+        [own.max(START + memory).max(waves * START + cache), own]
     }
 
     /// Microseconds of a block.
@@ -173,6 +191,7 @@ impl CandidateTile {
             Some(ByteFragments::Nibbles) => narrow,
             None if problem.sums_integers() => narrow,
             None if exact => UNSCALED,
+            None if problem.scales_in_range() => in_constants(main).unwrap_or(1.0),
             None => 1.0,
         };
         let dequantised = (first + each * groups) * tiles * share;
@@ -183,7 +202,7 @@ impl CandidateTile {
                 let [first, each] = PROMOTED;
                 first + each * groups * tiles * f64::from(self.tokens) / 128.0
             }
-            None => DRAINED,
+            None => DRAINED * (f64::from(self.tokens) / 64.0).min(1.0),
         };
         let drained = if exact { of_segment * 1024.0 / f64::from(main.segment()) } else { 0.0 };
         let [meet, sums] = EXCHANGE;

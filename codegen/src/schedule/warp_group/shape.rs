@@ -20,7 +20,7 @@ use crate::schedule::table::Table;
 use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart, WarpGroupLimit};
 use crate::target::Feature;
 use quantloom_dsl::experts::OperandOf;
-use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, NUMBER_F32, Number};
+use quantloom_dsl::format::NUMBER_F32;
 
 choices! {
     /// The free choices of a warp-group kernel.
@@ -146,7 +146,7 @@ impl Schedule for WarpGroupTile {
                 !self.exact || main.segment_steps().is_multiple_of(self.batch),
                 ChoiceRule::ExactBatches,
             ),
-            (self.exact || scales_weights(problem), ChoiceRule::ScaledWeights),
+            (self.exact || problem.may_scale_weights(), ChoiceRule::ScaledWeights),
             (problem.together() == 1 || self.row_tiles == 2, ChoiceRule::GatedRows),
             (
                 self.splits == 1
@@ -173,13 +173,11 @@ impl Schedule for WarpGroupTile {
         }
     }
 
-    /// Scales that elsewhere multiply sums multiply weights here.
-    fn rounds_scaled_weights(&self, problem: &Problem) -> Option<FloatFormat> {
+    /// Scales that elsewhere multiply sums may multiply weights here.
+    fn rounds_scaled_weights(&self, problem: &Problem) -> bool {
         let problem = problem.of_warp_groups();
-        match problem.plan.dequant.operand.number() {
-            Number::Float(format) if problem.scales_sums() && !self.exact => Some(format),
-            _ => None,
-        }
+        let by_plan = problem.plan.scale.folded.is_some_and(|folded| folded.rounds);
+        by_plan || problem.scales_sums() && !self.exact
     }
 
     /// The most rows of x, in whole tiles, for which 32-bit lengths of x and y suffice.
@@ -322,20 +320,11 @@ fn element(problem: &Problem) -> Option<Element> {
     }
 }
 
-/// Whether all scales of groups can multiply weights, with one rounding: bf16 has the range of f32, so that no
-/// scaled weight overflows, and what underflows is as small as in f32.
-pub(super) fn scales_weights(problem: &Problem) -> bool {
-    let bf16 = problem.half() == Some(Half::Bf16);
-    let of_w = problem.scale.is_none_or(|scale| scale.number == NUMBER_BF16);
-    let of_x = problem.input.scale.and_then(InputScale::columns).is_some();
-    !problem.scales_segments() || bf16 && of_w && !of_x
-}
-
 impl WarpGroupTile {
     /// The tiles of this size with each place of scales and each number of blocks that split K, the preferred
     /// ones first.
     fn variants(problem: &Problem, tokens: u32, block: (u32, u32)) -> Vec<Self> {
-        let exact = match (scales_weights(problem), problem.scales_segments()) {
+        let exact = match (problem.may_scale_weights(), problem.scales_segments()) {
             (true, false) => &[false][..],
             (true, true) => &[false, true],
             (false, _) => &[true],
@@ -352,7 +341,9 @@ impl WarpGroupTile {
         (exact, splits): (bool, u32),
     ) -> Option<Self> {
         let batch = match tokens {
-            ..=64 => 4,
+            // Measured: where scales are in constants 2 is faster with a single matrix, and slower in expert layers.
+            ..=64 if exact || !problem.scales_in_range() || problem.stack.is_some() => 4,
+            ..=64 => 2,
             65..=128 => 2,
             _ => 1,
         };

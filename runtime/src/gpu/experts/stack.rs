@@ -17,7 +17,7 @@ use crate::column_order::{Arrangement, ColumnOrder};
 use crate::experts::{ExpertError, ExpertSource, ExpertsNotScheduled, InputScales};
 use crate::gpu::executor::Executor;
 use crate::gpu::native::NativeBuffer;
-use crate::gpu::products::Request;
+use crate::gpu::products::{Request, ScaleRange};
 use crate::gpu::weight::inputs;
 use crate::op::ProductError;
 use crate::source::{BufferRole, Refusal};
@@ -38,6 +38,8 @@ pub(in crate::gpu) struct Stack<M> {
     pub(super) columns: u64,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
+    /// See [`Request::scales_in_range`]: of all matrices.
+    scales_in_range: bool,
     /// Which matrices read the same rows of x.
     pub(super) operand: OperandOf,
     constants: Vec<(BufferRole, Arc<M>)>,
@@ -54,6 +56,7 @@ impl<M> Stack<M> {
             n: self.shape.n,
             k: self.columns,
             x_columns: self.shape.k,
+            scales_in_range: self.scales_in_range,
         }
     }
 
@@ -110,6 +113,7 @@ struct Candidate {
     order: Option<usize>,
     columns: u64,
     rounded: FloatFormat,
+    scale_range: Option<ScaleRange>,
     parts: Vec<usize>,
 }
 
@@ -195,8 +199,16 @@ fn dense<'a, E: Executor>(
     (activation, own): (&'a Activation, FloatFormat),
     shape: Shape,
 ) -> Request<'a> {
-    let (target, x_columns) = (executor.target(), shape.k);
-    Request { scheme, activation, input_dtype: own, target, n: shape.n, k: shape.k, x_columns }
+    Request {
+        scheme,
+        activation,
+        input_dtype: own,
+        target: executor.target(),
+        n: shape.n,
+        k: shape.k,
+        x_columns: shape.k,
+        scales_in_range: false,
+    }
 }
 
 impl Arranged {
@@ -279,7 +291,7 @@ impl<'s> Packing<'s> {
         let native = source.native(&request)?;
         // What cannot be made of x is refused now.
         source.operand(&request, None)?;
-        let rounded = source.rounds_x(&request)?;
+        let (rounded, scale_range) = (source.rounds_x(&request)?, source.scale_range(&request)?);
         let place = |native: NativeBuffer| {
             let same = |known: &Packed| known.order == order && known.native == native;
             let known = self.packed.iter().position(same);
@@ -290,7 +302,15 @@ impl<'s> Packing<'s> {
         };
         let parts = native.into_iter().map(place).collect();
         let (activation, element) = (request.activation.clone(), request.input_dtype);
-        self.candidates.push(Candidate { activation, element, order, columns, rounded, parts });
+        self.candidates.push(Candidate {
+            activation,
+            element,
+            order,
+            columns,
+            rounded,
+            scale_range,
+            parts,
+        });
         Ok(())
     }
 
@@ -329,6 +349,13 @@ impl<'s> Packing<'s> {
         };
         let orders = self.orders.iter().map(of_operands);
         let orders: Vec<Arc<E::Memory>> = orders.collect::<Result<_, _>>()?;
+        let in_range = |candidate: &Candidate| {
+            let mut parts = candidate.parts.iter().map(|&at| &self.packed[at]);
+            let scales = parts.find(|part| part.native.role == BufferRole::Scale);
+            let held = candidate.scale_range.zip(scales);
+            held.is_some_and(|(range, scales)| range.holds(&scales.bytes))
+        };
+        let in_range: Vec<bool> = self.candidates.iter().map(in_range).collect();
         let mut parts = Vec::new();
         for Packed { native, bytes, .. } in self.packed {
             parts.push((native.role, upload(&bytes)?));
@@ -338,15 +365,26 @@ impl<'s> Packing<'s> {
             inputs.push((role, upload(&bytes)?));
         }
         let scheme = Arc::new(self.scheme.clone());
-        let stack = |candidate: Candidate| {
-            let Candidate { activation, element, order, columns, rounded, parts: own } = candidate;
+        let stack = |(candidate, scales_in_range): (Candidate, bool)| {
+            let Candidate { activation, element, order, columns, rounded, parts: own, .. } =
+                candidate;
             let order = order.map(|at| (BufferRole::ColumnOrder, orders[at].clone()));
             let own = own.into_iter().map(|at| parts[at].clone());
             let constants = own.chain(order).chain(inputs.iter().cloned()).collect();
             let scheme = scheme.clone();
-            Stack { scheme, activation, element, shape, columns, rounded, operand, constants }
+            Stack {
+                scheme,
+                activation,
+                element,
+                shape,
+                columns,
+                rounded,
+                scales_in_range,
+                operand,
+                constants,
+            }
         };
-        let stacks = self.candidates.into_iter().map(stack).collect();
+        let stacks = self.candidates.into_iter().zip(in_range).map(stack).collect();
         Ok(Stacks { stacks, refused: self.refused })
     }
 }
