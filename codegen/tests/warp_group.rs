@@ -6,7 +6,7 @@ use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
-use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement, verify};
+use quantloom_codegen::ir::{Binary, Half, Kernel, Op, Operand, Statement, verify};
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{ChoiceRule, Problem, Schedule, Unscheduled};
 use quantloom_tests::sweep::Share;
@@ -17,10 +17,12 @@ type Case = (&'static str, usize, (u32, u32));
 
 fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
     let any = problem(scheme, activation, "sm_90a", shape);
-    // Kernels of weights whose scales, which are below 2, are in the constants of last steps.
+    // Kernels of weights whose scales are in a range: below 2 they are in the constants of last steps, and in f16 there is
+    // no other kernel with scales on weights.
     let in_range = any.clone().of_scales(!tile.exact);
     let in_range = Some(in_range).filter(Problem::scales_in_range);
-    for problem in [any].into_iter().chain(in_range) {
+    let any = Some(any).filter(|any| tile.exact || any.half() == Some(Half::Bf16));
+    for problem in any.into_iter().chain(in_range) {
         let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
         let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{refusals}"));
         let product = RandomProduct::draw(&problem, m as usize, u64::from(shape.0 * shape.1 + m));
@@ -53,10 +55,9 @@ fn scales_in_constants_take_fewer_multiplications() {
         WarpGroupTile { tokens: 8, groups: 1, row_tiles: 1, stages: 4, batch: 2, ..WARP_GROUP };
     // Of 128 columns and 16 rows a lane has 32 registers of 16 bits; each of its two rows has a factor and a base.
     for (scheme, any, in_range) in
-        [("sym", 32, 4), ("short", 32, 16), ("bytes", 16, 4), ("asym", 32, 32), ("halves", 0, 0)]
+        [("sym", 32, 4), ("short", 32, 16), ("bytes", 16, 4), ("asym", 32, 32)]
     {
         let problem = problem(scheme, 0, "sm_90a", (72, 512));
-        let tile = WarpGroupTile { exact: scheme == "halves", ..tile };
         let of_scales = problem.clone().of_scales(true);
         let found = [&problem, &of_scales].map(|problem| multiplications(problem, tile));
         assert_eq!(found, [any, in_range], "{scheme}");
@@ -83,6 +84,8 @@ fn products_are_right() {
         (("asym", 0, (72, 520)), 9, tile(8, 1, 2, 2, 4)),
         (("bias", 0, (264, 8)), 3, tile(8, 3, 1, 2, 4)),
         (("sym", 0, (72, 264)), 43, tile(48, 1, 1, 2, 4)),
+        (("halves", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("asym_halves", 0, (72, 520)), 9, tile(8, 1, 2, 2, 4)),
         (("short", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
         (("short", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("sym", 0, (40, 136)), 75, tile(80, 1, 1, 2, 2)),
@@ -199,10 +202,21 @@ fn tiles_assemble() {
     let share = Share::new(29, 24);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
-    for (of, scheme) in
-        ["sym", "halves", "asym", "bias", "integers", "e4m3", "blocks", "mixed", "nibbles", "short"]
-            .into_iter()
-            .enumerate()
+    for (of, scheme) in [
+        "sym",
+        "halves",
+        "asym",
+        "asym_halves",
+        "bias",
+        "integers",
+        "e4m3",
+        "blocks",
+        "mixed",
+        "nibbles",
+        "short",
+    ]
+    .into_iter()
+    .enumerate()
     {
         // Where there are kernels for scales of a range: these.
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192)).of_scales(true);

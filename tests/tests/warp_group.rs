@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use quantloom::codegen::jit::{JitWithOverrides, Simulator};
 use quantloom::runtime::gpu::{GpuDevice, GpuWeight};
-use quantloom::runtime::op::{Op as _, Values, bf16};
+use quantloom::runtime::op::{Op as _, Values, bf16, f16};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::Gate;
-use quantloom_dsl::format::{BF16, Overflow};
+use quantloom_dsl::format::{BF16, F16, FloatFormat, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
@@ -132,43 +132,73 @@ fn short_groups_multiply() {
     }
 }
 
-/// Kernels for scales below 2 multiply weights of which all scales are: 2 in their constants would be infinite. Prepared from
-/// what is unpacked, and on the device from what is stored.
+/// A type of scales and x, a scale, and whether a kernel for a range of scales multiplies its weight.
+const SCALES: &[(FloatFormat, f64, bool)] = &[
+    (BF16, 1.0, true),
+    (BF16, 0.0, true),
+    (BF16, -1.9921875, true),
+    (BF16, 2.0, false),
+    (BF16, 1.0 / (1u128 << 124) as f64, false),
+    (F16, 4096.0, true),
+    (F16, -1.0 / (1 << 24) as f64, true),
+    (F16, 4100.0, false),
+];
+
+/// Kernels for scales below 2 in bf16 multiply weights of which all scales are: 2 in their constants would be infinite. Those
+/// in f16 multiply weights with scales that leave them in its range. Prepared from what is unpacked, and on the device from
+/// what is stored.
 #[test]
 fn kernels_of_a_range_of_scales_multiply_no_others() {
-    let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
-    let (shape, m) = (Shape::matrix(72, 256), 17);
-    let x: Vec<bf16> = (0..m * 256).map(|at| bf16::from_f32((at % 7) as f32 - 3.0)).collect();
-    for (scale, in_range) in
-        [(1.0, true), (0.0, true), (-1.9921875, true), (2.0, false), (2f64.powi(-124), false)]
-    {
+    let (shape, m) = (Shape::matrix(72, 256), 65);
+    // So small that f16 holds y.
+    let x: Vec<f32> = (0..m * 256).map(|at| ((at % 7) as f32 - 3.0) / 1024.0).collect();
+    for &(format, scale, in_range) in SCALES {
+        let text = format!(
+            "s {{ weight: u4 - 8, scale: {format} per 1x128, pack: u32 [k:* | w, n], activation: {format} }}"
+        );
+        let scheme = &quantloom_dsl::parse(&text).unwrap();
         let mut codes = draw::layer(scheme, shape, 0);
         let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
-        scales.fill(BF16.encode(0.5, Overflow::Special));
-        scales[3] = BF16.encode(scale, Overflow::Special);
+        scales.fill(format.encode(0.5, Overflow::Special));
+        scales[3] = format.encode(scale, Overflow::Special);
         let stored = pack(scheme, &codes).unwrap();
         let stored = |name: &str| stored.get(name).map(Vec::as_slice);
         let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
-        let simulator = || Arc::new(Simulator::new("sm_90a").unwrap());
+        // Of f16 the model would choose exact sums of so small a product.
+        let choices = if format == F16 && in_range { "warp_group(exact=0)" } else { "" };
+        let simulator = || {
+            let source = Arc::new(JitWithOverrides(choices.parse().unwrap()));
+            Arc::new(Simulator::new("sm_90a").unwrap().with_source(source))
+        };
         let weights = [
             GpuWeight::new(simulator(), scheme, &unpacked).unwrap(),
             GpuWeight::of_stored(simulator(), scheme, shape, &stored).unwrap(),
         ];
         for weight in weights {
-            let choice = weight.choice(BF16, m as u64).unwrap();
+            let choice = weight.choice(format, m as u64).unwrap();
             assert_eq!(choice.key.schedule.name, "warp_group");
             let parameters = &choice.key.schedule.parameters;
             assert_eq!(parameters.contains_key("scales_in_range"), in_range, "{scale:e}");
             // Sums of a group are exact at M = 1.
-            assert!(!weight.choice(BF16, 1).unwrap().key.to_string().contains("in_range"));
-            let y = weight.matmul(0, Values::Bf16(&x)).unwrap();
+            let choice = weight.choice(format, 1).unwrap();
+            assert!(!choice.key.schedule.parameters.contains_key("scales_in_range"));
+            let y = match format {
+                F16 => {
+                    let x: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
+                    weight.matmul(0, Values::F16(&x)).unwrap()
+                }
+                _ => {
+                    let x: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+                    weight.matmul(0, Values::Bf16(&x)).unwrap()
+                }
+            };
             let w = unpacked.decode_rows(0..72);
             for (at, y) in y.iter().enumerate() {
                 let (x, w) = (&x[at / 72 * 256..][..256], &w[at % 72 * 256..][..256]);
-                let terms = x.iter().zip(w).map(|(x, w)| x.to_f64() * f64::from(*w));
+                let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                 let (sum, sizes) =
                     terms.fold((0.0, 0.0), |(sum, sizes), term| (sum + term, sizes + term.abs()));
-                // Two roundings to bf16: of a weight and of y.
+                // Two roundings, to bf16 at worst: of a weight and of y.
                 let wrong = (f64::from(*y) - sum).abs();
                 assert!(wrong <= sizes / 128.0, "{scale:e}: y[{at}] = {y}, not {sum}");
             }

@@ -264,7 +264,7 @@ pub(super) fn choice(
         Some(_) => Sums::Matrix,
         None => Sums::Lanes,
     };
-    let (_, exponent) = plan.dequant.encoding();
+    let exponent = main.problem.scaled_exponent();
     let scaled = match plan.dequant.operand.number() {
         Number::Float(format) if rounds => Some((format, exponent)),
         _ => None,

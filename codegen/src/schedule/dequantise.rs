@@ -100,9 +100,12 @@ impl Scales {
         (exponent, of_step): (Option<i32>, Vec<usize>),
         main: &MainLoop<'_>,
     ) -> Self {
+        // Of values that decoding leaves a power of two too small.
+        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
+        let power = exponent.or((too_small != 0).then_some(too_small));
         let of_rows = |&group: &Operand| {
             let mut both = group;
-            if let Some(exponent) = exponent {
+            if let Some(exponent) = power {
                 let power = in_both_halves(half, 2f64.powi(exponent));
                 both = fused(b, half, [both, power, NOTHING]);
             }
@@ -115,7 +118,8 @@ impl Scales {
         };
         let groups = groups.iter().map(of_rows).collect();
         let registers = main.lanes().a.registers;
-        let (instead, in_constants) = (exponent.is_some(), main.problem.scales_in_range());
+        let instead = exponent.is_some();
+        let in_constants = main.problem.scales_in_range() && half == Half::Bf16;
         let made = BTreeMap::new();
         Self { half, instead, in_constants, groups, made, of_step, registers }
     }

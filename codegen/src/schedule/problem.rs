@@ -8,8 +8,8 @@
 //! the product: a schedule chooses them (`mapping`).
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use quantloom_dsl::{Activation, Scheme, ZeroPointCorrection};
+use quantloom_dsl::format::{F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::{Activation, Code, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
 use super::byte_fragments::ByteFragments;
@@ -62,8 +62,8 @@ pub struct Problem {
     /// The mapping to the plan's own instruction. The layout of group parameters follows from its
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
-    /// Whether all scales are in [`Self::scale_range`]: then they multiply the constants of last dequantisation steps, where
-    /// they multiply weights.
+    /// Whether all scales are in [`Self::scale_range`]. In bf16 they multiply the constants of last dequantisation steps
+    /// then, where they multiply weights.
     scales_in_range: bool,
     /// The same product as warp groups multiply it, where these read x in another type or order.
     of_warp_groups: Option<Box<Self>>,
@@ -222,25 +222,69 @@ impl Problem {
         self.scales_in_range
     }
 
-    /// The scales that the constants of last dequantisation steps take, where a schedule multiplies weights with scales
-    /// that round them; `None` if no schedule does, or constants take none. Zero points are in the constants already.
+    /// The scales that multiply weights in a faster way than others, which is one that rounds them once; `None` if no
+    /// schedule multiplies weights with scales that round them, or there is none:
+    /// - in bf16 the constants of last dequantisation steps take them, unless zero points are in the constants;
+    /// - in f16 integers times scales of f16 are no larger than its numbers. (None is too small: the product of an integer
+    ///   and a number of f16 is a multiple of its smallest number.)
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
         let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds);
-        let by_choice =
-            self.target().has(Feature::Wgmma) && own.scales_sums() && own.may_scale_weights();
-        let range = own.plan.dequant.stages.last()?.scale_range()?;
-        let taken = own.zero.is_none() && own.half() == Some(range.half);
-        (taken && (by_plan || by_choice)).then_some(range)
+        let by_choice = self.target().has(Feature::Wgmma)
+            && own.scales_sums()
+            && !own.scales_of_x_along_k()
+            && own.scale.is_some_and(|scale| own.half().map(Half::number) == Some(scale.number));
+        if !by_plan && !by_choice {
+            return None;
+        }
+        match own.half()? {
+            Half::Bf16 if own.zero.is_none() => own.plan.dequant.stages.last()?.scale_range(),
+            Half::F16 => own.largest_weight().map(|largest| {
+                let (_, exponent) = own.plan.dequant.encoding();
+                let most = (F16.max() / largest).min(F16.max() * 2f64.powi(exponent));
+                let most = most.log2().floor().exp2();
+                ScaleRange { half: Half::F16, most, least: F16.decode(1) }
+            }),
+            Half::Bf16 => None,
+        }
     }
 
-    /// Whether all scales of groups can multiply weights, with one rounding: bf16 has the range of f32, so that no
-    /// scaled weight overflows, and what underflows is as small as in f32.
+    /// The largest magnitude of a weight without its scale, if codes are integers.
+    fn largest_weight(&self) -> Option<f64> {
+        let Code::Number(Number::Uint(_) | Number::Int(_)) = self.plan.dequant.weight.code else {
+            return None;
+        };
+        let (low, high) = self.plan.dequant.weight.range();
+        let scheme_zero = self.stem.0.zero.filter(|_| self.zero.is_some());
+        let (least, largest) = match scheme_zero {
+            Some(zero) => zero.kind.integer_range()?,
+            None => (0.0, 0.0),
+        };
+        Some((low - largest).abs().max((high - least).abs()).max(1.0))
+    }
+
+    /// Whether all scales of groups can multiply weights, with one rounding. bf16 has the range of f32, so that no
+    /// scaled weight overflows, and what underflows is as small as in f32; f16 takes those of [`Self::scale_range`].
     pub(super) fn may_scale_weights(&self) -> bool {
-        let bf16 = self.half() == Some(Half::Bf16);
-        let of_w = self.scale.is_none_or(|scale| scale.number == NUMBER_BF16);
-        let of_x = self.input.scale.and_then(InputScale::columns).is_some();
-        !self.scales_segments() || bf16 && of_w && !of_x
+        let taken = |scale: GroupParams| match self.half() {
+            Some(Half::Bf16) => scale.number == NUMBER_BF16,
+            Some(Half::F16) => scale.number == NUMBER_F16 && self.scales_in_range,
+            None => false,
+        };
+        !self.scales_segments() || self.scale.is_some_and(taken) && !self.scales_of_x_along_k()
+    }
+
+    /// Weights times scales that round them are `2^exponent` times what they should be: in f16, where that would lose
+    /// digits of small ones, as they should be.
+    pub fn scaled_exponent(&self) -> i32 {
+        match self.half() {
+            Some(Half::F16) => 0,
+            _ => self.plan.dequant.encoding().1,
+        }
+    }
+
+    fn scales_of_x_along_k(&self) -> bool {
+        self.input.scale.and_then(InputScale::columns).is_some()
     }
 
     /// The same product for each matrix of a stack.

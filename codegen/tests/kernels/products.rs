@@ -6,7 +6,7 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
-/// Symmetric int4 in groups of 128, with zero points, in groups of 64, of 32, which is half a chunk, and with a bias; int8; int8 and e4m3
+/// Symmetric int4 in groups of 128, with zero points, in f16 too, in groups of 64, of 32, which is half a chunk, and with a bias; int8; int8 and e4m3
 /// on both sides, a scale a row; e4m3 in blocks on both sides; int4
 /// beside e4m3.
 pub const SCHEMES: &[(&str, &str)] = &[
@@ -18,6 +18,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "asym",
         "asym { weight: u4, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, \
          pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
+    ),
+    (
+        "asym_halves",
+        "asym_halves { weight: u4, zero: u4 u32 [n:8 | n, g], scale: f16 per 1x128, \
+         pack: u32 [k:8 | k, n], activation: f16 }",
     ),
     (
         "halves",

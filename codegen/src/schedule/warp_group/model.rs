@@ -12,6 +12,7 @@ use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
+use crate::target::Half;
 
 /// Microseconds until a block's first product, and from its last one to the next block.
 const START: f64 = 3.0;
@@ -191,7 +192,9 @@ impl CandidateTile {
             Some(ByteFragments::Nibbles) => narrow,
             None if problem.sums_integers() => narrow,
             None if exact => UNSCALED,
-            None if problem.scales_in_range() => in_constants(main).unwrap_or(1.0),
+            None if problem.scales_in_range() && problem.half() == Some(Half::Bf16) => {
+                in_constants(main).unwrap_or(1.0)
+            }
             None => 1.0,
         };
         let dequantised = (first + each * groups) * tiles * share;

@@ -494,8 +494,10 @@ impl WarpGroupTile {
     pub(super) fn finish(&self, problem: &Problem) -> Vec<EpilogueOp> {
         let mut ops = EpilogueOp::list(problem, true);
         // Elsewhere these scales multiply sums, and have that power of two.
-        if problem.scales_sums() && !self.exact && problem.exponent() != 0 {
-            ops.insert(0, EpilogueOp::Multiply(2f32.powi(problem.exponent())));
+        let (_, exponent) = problem.plan.dequant.encoding();
+        let exponent = problem.exponent() + exponent - problem.scaled_exponent();
+        if problem.scales_sums() && !self.exact && exponent != 0 {
+            ops.insert(0, EpilogueOp::Multiply(2f32.powi(exponent)));
         }
         ops
     }
