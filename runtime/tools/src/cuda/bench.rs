@@ -61,24 +61,44 @@ pub fn time(
     copies: usize,
     mut call: impl FnMut(usize, &Stream) -> Result<(), CudaError>,
 ) -> Result<Timing, CudaError> {
+    let graph = captured(stream, copies, &mut call)?;
+    let [timing] = replayed(stream, copies, [graph])?;
+    Ok(timing)
+}
+
+/// A graph of a call a copy, each of which has been called before.
+fn captured(
+    stream: &Stream,
+    copies: usize,
+    call: &mut impl FnMut(usize, &Stream) -> Result<(), CudaError>,
+) -> Result<Graph, CudaError> {
     for copy in (0..copies).chain(0..copies.min(2)) {
         call(copy, stream)?;
     }
     stream.synchronize()?;
-    let mut graph =
-        Graph::capture(stream, |stream| (0..copies).try_for_each(|copy| call(copy, stream)))?;
+    Graph::capture(stream, |stream| (0..copies).try_for_each(|copy| call(copy, stream)))
+}
+
+/// The timings of graphs that are replayed in turns: what changes the clocks of the device changes those of all alike.
+fn replayed<const N: usize>(
+    stream: &Stream,
+    copies: usize,
+    mut graphs: [Graph; N],
+) -> Result<[Timing; N], CudaError> {
     let (start, end) = (Event::new(stream.context())?, Event::new(stream.context())?);
-    let mut replays = Vec::with_capacity(REPLAYS);
+    let mut replays = [const { Vec::new() }; N];
     for replay in 0..WARM_UP + REPLAYS {
-        start.record(stream)?;
-        graph.launch(stream)?;
-        end.record(stream)?;
-        stream.synchronize()?;
-        if replay >= WARM_UP {
-            replays.push(end.since(&start)?.as_secs_f64() * 1e6 / copies as f64);
+        for (graph, replays) in graphs.iter_mut().zip(&mut replays) {
+            start.record(stream)?;
+            graph.launch(stream)?;
+            end.record(stream)?;
+            stream.synchronize()?;
+            if replay >= WARM_UP {
+                replays.push(end.since(&start)?.as_secs_f64() * 1e6 / copies as f64);
+            }
         }
     }
-    Ok(Timing::new(replays, copies))
+    Ok(replays.map(|replays| Timing::new(replays, copies)))
 }
 
 /// A call's time as it is, and with overlapping launches.
@@ -90,7 +110,7 @@ pub struct Timings {
     pub overlapped: Timing,
 }
 
-/// As [`time`], without and with overlap, which `call` is told last.
+/// As [`time`], without and with overlap, which `call` is told last, in turns.
 ///
 /// # Errors
 /// As [`time`].
@@ -99,10 +119,10 @@ pub fn time_both(
     copies: usize,
     mut call: impl FnMut(usize, &Stream, bool) -> Result<(), CudaError>,
 ) -> Result<Timings, CudaError> {
-    Ok(Timings {
-        serial: time(stream, copies, |copy, stream| call(copy, stream, false))?,
-        overlapped: time(stream, copies, |copy, stream| call(copy, stream, true))?,
-    })
+    let [serial, overlapped] = [false, true]
+        .map(|overlap| captured(stream, copies, &mut |copy, stream| call(copy, stream, overlap)));
+    let [serial, overlapped] = replayed(stream, copies, [serial?, overlapped?])?;
+    Ok(Timings { serial, overlapped })
 }
 
 /// Word `at` of the random data of a seed: the 32-bit mixer "lowbias32" over a Weyl sequence.
