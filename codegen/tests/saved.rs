@@ -54,6 +54,27 @@ fn product(weight: &GpuWeight<Simulator>) -> Vec<f32> {
     y
 }
 
+/// Codes that products with x in bf16 and f16 read in two orders are there twice, and once if x has one type; x in the other
+/// one is converted.
+#[test]
+fn codes_are_there_once_for_one_type_of_x() {
+    for name in ["ct_mxint4", "ct_mxfp4a16"] {
+        let scheme = scheme(name);
+        let bytes = |scheme: &Scheme| {
+            let (.., path) = &saved_of(scheme);
+            std::fs::metadata(path).unwrap().len()
+        };
+        let (both, one) = (bytes(&scheme), bytes(&scheme.with_input(BF16)));
+        assert!(one * 8 < both * 5 && one * 3 > both, "{name}: {one} of {both}");
+        let (_, weight) = prepared(&scheme.with_input(BF16));
+        assert_eq!(weight.accumulation().rounds_x(F16), BF16);
+        let bits = |weight| product(weight).iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&weight), bits(&prepared(&scheme).1), "{name}");
+    }
+    let quantised = scheme("ct_w8a8");
+    assert_eq!(quantised.with_input(BF16), quantised);
+}
+
 /// All buffers, what is known of x (a static scale, the order of columns), and so the products.
 #[test]
 fn a_weight_comes_back() {

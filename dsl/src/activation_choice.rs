@@ -106,6 +106,17 @@ impl Activation {
 }
 
 impl Scheme {
+    /// The scheme that lists x in this float type alone, if it lists x in the type; else the scheme as it is. x in other
+    /// types is then converted to it.
+    #[must_use]
+    pub fn with_input(&self, own: FloatFormat) -> Self {
+        let only = Activation::Float(Number::Float(own));
+        match self.activations.contains(&only) {
+            true => Self { activations: vec![only], ..self.clone() },
+            false => self.clone(),
+        }
+    }
+
     /// The activation that x of a type uses, by the rule above; `None` if the scheme lists no
     /// activation, which the language rejects.
     pub fn activation_for(&self, own: FloatFormat) -> Option<ActivationChoice<'_>> {

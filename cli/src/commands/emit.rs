@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     m: u64,
     /// The kernel that takes any scales, of which some targets have a slower one: else that for scales of the size that
-    /// weights have (in bf16 and for integer codes: below 2).
+    /// weights have (in bf16 and for most integer codes: below 2).
     #[arg(long, conflicts_with = "experts")]
     any_scales: bool,
     /// Write KERNELNAME.rs, .ptx, .hip or .wgsl files into this folder instead of printing them; of an

@@ -26,7 +26,7 @@ use crate::schedule::{
 use crate::target::{Feature, TARGETS, Target};
 
 /// The parameter of a key, 1, whose kernel takes scales of [`Problem::scale_range`] alone.
-const SCALES_IN_RANGE: &str = "scales_in_range";
+pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 
 /// The kernel for a request and M tokens.
 ///

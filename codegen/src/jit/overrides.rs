@@ -6,6 +6,7 @@ use std::str::FromStr;
 use quantloom_runtime::source::Schedule;
 
 use super::JitError;
+use super::compile::SCALES_IN_RANGE;
 use crate::schedule::Chosen;
 
 /// The environment variable that overrides free choices of every product:
@@ -64,12 +65,12 @@ impl Overrides {
     /// Replaces free choices of a schedule; returns whether it has replaced any.
     ///
     /// # Errors
-    /// [`JitError::Parameter`]: the schedule has no free choice of that name. N and K are not free.
+    /// [`JitError::Parameter`]: the schedule has no free choice of that name. N, K and facts of the weight are not free.
     pub fn apply(&self, schedule: &mut Schedule) -> Result<bool, JitError> {
         let own = self.of.get(&schedule.name).into_iter().flatten();
         let mut any = false;
         for (name, value) in self.all.iter().chain(own) {
-            let free = |name: &str| name != "n" && name != "k";
+            let free = |name: &str| !["n", "k", SCALES_IN_RANGE].contains(&name);
             match schedule.parameters.get_mut(name).filter(|_| free(name)) {
                 Some(parameter) => *parameter = *value,
                 None => {

@@ -174,6 +174,10 @@ pub struct ComputePlan {
     pub quantises: bool,
     /// Whether elements of x are the values of codes times their finest scale, and not the values alone.
     pub folds_input: bool,
+    /// Whether scales of groups that are shorter than a chunk of codes may multiply weights with a rounding: on Hopper, whose
+    /// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth. (Peers round
+    /// weights too.)
+    pub rounds_weights: bool,
     /// Elements of x are `2^exponent` times the values of their codes.
     pub exponent: i32,
     /// The most columns whose integer sum surely fits in 32 bits; `None` for float sums.
@@ -218,6 +222,7 @@ impl ComputePlan {
                 && product.scaling().is_none()
                 && matches!(activation, Activation::Quantised(quantiser)
                     if folds_input(scheme, quantiser, product.activation)),
+            rounds_weights: class == Hopper,
             exponent: match activation {
                 Activation::Quantised(quantiser) => product.activation.exponent(quantiser.code),
                 Activation::Float(_) => 0,
@@ -227,9 +232,9 @@ impl ComputePlan {
         PRODUCTS.iter().filter(fits).map(plan).collect()
     }
 
-    /// The same product of codes of x, whose scales all multiply sums.
+    /// The same product of codes of x, whose scales all multiply sums, as those of w do that would round weights.
     pub(super) const fn without_folding(self) -> Self {
-        Self { folds_input: false, ..self }
+        Self { folds_input: false, rounds_weights: false, ..self }
     }
 
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest

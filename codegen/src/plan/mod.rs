@@ -113,7 +113,7 @@ pub fn plan(
     best(scheme, activation, target, ComputePlan::all(scheme, activation, target.class))
 }
 
-/// The same, with all scales of x beside the operand of codes.
+/// The same, with all scales of x beside the operand of codes, and none that rounds weights.
 ///
 /// # Errors
 /// The last obstacle, if there is no plan.

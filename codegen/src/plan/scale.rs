@@ -132,7 +132,7 @@ impl ScalePlan {
         let mut levels: Vec<LevelPlan> = scheme.scales.iter().map(level).collect();
         let lanes = Lanes {
             columns: lane_columns(&compute.product, class),
-            chunk: rounds_weights(class).then(|| chunk_columns(dequant, &compute.product, class)),
+            chunk: compute.rounds_weights.then(|| chunk_columns(dequant, &compute.product, class)),
         };
         let folded = FoldedScale::new(scheme, &levels, (dequant, lanes));
         if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
@@ -176,17 +176,10 @@ struct Lanes {
     chunk: Option<u32>,
 }
 
-/// Whether a class of targets multiplies weights with scales that round them, where groups are shorter than chunks: its
-/// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth. (Peers round
-/// weights too.)
-const fn rounds_weights(class: Class) -> bool {
-    matches!(class, Class::Hopper)
-}
-
 impl FoldedScale {
     /// The scale that dequantisation can multiply with: the only parameter of w that changes along K, one per row, of a
     /// type whose product with any code is a number of the operand's type; or of the operand's own type, bf16, if its
-    /// groups are shorter than a chunk.
+    /// groups are shorter than a chunk and codes are integers that fill words.
     fn new(
         scheme: &Scheme,
         levels: &[LevelPlan],
@@ -218,6 +211,7 @@ impl FoldedScale {
             && dequant.operand == Operand::Bf16
             && dequant.encoding().0 == 0
             && matches!(dequant.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
+            && 32u32.is_multiple_of(dequant.weight.code.bits())
         {
             // bf16 has the range of f32: what underflows in a product is as small as in f32.
             return Some(Self {

@@ -13,15 +13,15 @@ use super::sequence::Sequence;
 use super::step::{Arg, Step};
 use crate::target::Half;
 
-/// The scales that a sequence takes.
+/// Scales of a range: those that a sequence's constants take, or that leave weights in the type's range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleRange {
     /// The type of scales and elements.
     pub half: Half,
-    /// The largest magnitude: larger ones make constants infinite.
+    /// The largest magnitude: larger ones make constants, or weights, infinite.
     pub most: f64,
-    /// The least magnitude for which constants are exact, besides 0. With smaller ones an element is wrong by
-    /// the smallest subnormal number at most: by a half of it from the base, by a half from the step.
+    /// The least magnitude besides 0. For constants that for which they are exact: with smaller ones an element is wrong by
+    /// the smallest subnormal number at most, by a half of it from the base, by a half from the step.
     pub least: f64,
 }
 
@@ -46,7 +46,7 @@ impl Sequence {
     }
 
     /// How many products of constants of last steps with scales there are in a group, if a lane has so many rows, whose
-    /// registers take turns. None if a last step is another one.
+    /// registers take turns. 0 if a last step is another one.
     pub fn scaled_constants(&self, rows: usize) -> usize {
         let mut outputs: Vec<_> = self.outputs.iter().collect();
         outputs.sort_by_key(|output| output.codes.first().copied());

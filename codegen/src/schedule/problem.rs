@@ -230,14 +230,13 @@ impl Problem {
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
         let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds);
-        let by_choice = self.target().has(Feature::Wgmma)
-            && own.scales_sums()
-            && !own.scales_of_x_along_k()
-            && own.scale.is_some_and(|scale| own.half().map(Half::number) == Some(scale.number));
-        if !by_plan && !by_choice {
+        let by_choice =
+            self.target().has(Feature::Wgmma) && own.scales_sums() && !own.scales_of_x_along_k();
+        let half = own.half()?;
+        if !by_plan && !by_choice || own.scale?.number != half.number() {
             return None;
         }
-        match own.half()? {
+        match half {
             Half::Bf16 if own.zero.is_none() => own.plan.dequant.stages.last()?.scale_range(),
             Half::F16 => own.largest_weight().map(|largest| {
                 let (_, exponent) = own.plan.dequant.encoding();

@@ -369,7 +369,9 @@ pub enum ChoiceRule {
     #[error("a segment whose scale multiplies its sum is whole batches")]
     ExactBatches,
     /// Scales of weights of a warp group.
-    #[error("scales multiply weights in bf16, and have that type; others multiply sums")]
+    #[error(
+        "scales multiply weights in their own type, bf16, or f16 in its range; others multiply sums"
+    )]
     ScaledWeights,
     /// Blocks of a cluster.
     #[error(

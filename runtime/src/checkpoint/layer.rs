@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::{BindError, Shape};
 use quantloom_dsl::{Diagnostics, Scheme, parse};
 use safetensors::Dtype;
@@ -352,6 +353,14 @@ impl Layer {
     /// What a device prepares.
     pub fn data(&self) -> WeightData<'_> {
         WeightData::stored(&self.scheme, self.shape, |name| self.store(name))
+    }
+
+    /// The same layer with x in one float type alone, if its scheme lists that: x in other types is converted to it. A device
+    /// holds codes once for each order in which products with different types of x read them: on NVIDIA's GPUs MXFP4 and NVFP4 twice with
+    /// x in bf16 and f16, on Hopper int4 in groups of 32 too. With one type they are there once.
+    #[must_use]
+    pub fn with_input(&self, own: FloatFormat) -> Self {
+        Self { scheme: Arc::new(self.scheme.with_input(own)), ..self.clone() }
     }
 
     /// Brings the weight into the layout that the kernels of a device read. A device that takes stored

@@ -3,6 +3,7 @@
 
 use quantloom_dsl::Scheme;
 pub use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::format::FloatFormat;
 
 use super::error::ExpertError;
 use crate::unpacked::Unpacked;
@@ -23,6 +24,39 @@ pub trait ExpertSource {
         expert: u32,
         shard: u32,
     ) -> Result<Unpacked, ExpertError>;
+}
+
+/// The matrices of a source with x and h in one float type alone, if their schemes list that: see
+/// [`Layer::with_input`](crate::checkpoint::Layer::with_input).
+pub struct WithInput<'s> {
+    source: &'s dyn ExpertSource,
+    schemes: [Scheme; 2],
+}
+
+impl<'s> WithInput<'s> {
+    /// Of this source, with this type.
+    pub fn new(source: &'s dyn ExpertSource, own: FloatFormat) -> Self {
+        let products = [ExpertProduct::GateUp, ExpertProduct::Down];
+        Self { source, schemes: products.map(|product| source.scheme(product).with_input(own)) }
+    }
+}
+
+impl ExpertSource for WithInput<'_> {
+    fn scheme(&self, product: ExpertProduct) -> &Scheme {
+        match product {
+            ExpertProduct::GateUp => &self.schemes[0],
+            ExpertProduct::Down => &self.schemes[1],
+        }
+    }
+
+    fn matrix(
+        &self,
+        product: ExpertProduct,
+        expert: u32,
+        shard: u32,
+    ) -> Result<Unpacked, ExpertError> {
+        self.source.matrix(product, expert, shard)
+    }
 }
 
 /// The matrices of a layer in memory.
@@ -72,5 +106,39 @@ impl ExpertSource for ExpertMatrices {
             found: self.down.len() as u64,
         };
         matrix.cloned().ok_or(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::format::{BF16, F16};
+
+    use super::*;
+
+    /// A source of schemes alone.
+    struct Schemes(Scheme);
+
+    impl ExpertSource for Schemes {
+        fn scheme(&self, _: ExpertProduct) -> &Scheme {
+            &self.0
+        }
+
+        fn matrix(&self, _: ExpertProduct, _: u32, _: u32) -> Result<Unpacked, ExpertError> {
+            Err(ExpertError::Length { what: "matrices", expected: 1, found: 0 })
+        }
+    }
+
+    #[test]
+    fn x_of_one_type_is_that_of_both_products() {
+        let text = "s { weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 }";
+        let source = Schemes(quantloom_dsl::parse(text).expect("a scheme"));
+        for own in [BF16, F16] {
+            let with_input = WithInput::new(&source, own);
+            for product in [ExpertProduct::GateUp, ExpertProduct::Down] {
+                assert_eq!(*with_input.scheme(product), source.0.with_input(own));
+                assert_eq!(with_input.scheme(product).activations.len(), 1);
+            }
+            assert!(with_input.matrix(ExpertProduct::Down, 0, 0).is_err());
+        }
     }
 }

@@ -132,8 +132,8 @@ impl<E: Executor> GpuWeight<E> {
     }
 
     /// Uploads the stored tensors of a layer with this packing and transforms them on the device;
-    /// what no transform is scheduled for, the host packs. Unlike in unpacking, the values are not
-    /// looked at: a scale that is NaN makes results NaN.
+    /// what no transform is scheduled for, the host packs. Unlike in unpacking, no value is
+    /// refused: a scale that is NaN makes results NaN.
     ///
     /// # Errors
     /// See [`GpuDevice::prepare`](super::GpuDevice::prepare); [`ProductError::Pack`] for a store
