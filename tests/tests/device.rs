@@ -10,6 +10,8 @@ use quantloom::runtime::gpu::GpuWeight;
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::tensor::reals;
+use quantloom_dsl::Activation;
+use quantloom_dsl::format::{F16, F32};
 use quantloom_tests::golden_file;
 use quantloom_tools::conformance::draw;
 
@@ -49,6 +51,24 @@ fn multiplied(device: &Device) -> Result<[Vec<f32>; 3], Anything> {
     own.matmul_into(&halves, &mut y, &mut Workspace::default())?;
     assert!(own.explain(1).contains("is chosen"), "{}", own.explain(1));
     Ok([declared.matmul(&x)?, y, value.matmul(&halves)?])
+}
+
+/// A layer of x in one type converts x of the other one.
+#[test]
+fn a_layer_takes_x_in_one_type_alone() {
+    let checkpoint = Checkpoint::open(golden_file("ct_w4a16")).unwrap();
+    let layer = checkpoint.layer("layer").unwrap();
+    let names = |layer: &Layer| -> Vec<String> {
+        layer.scheme().activations.iter().map(Activation::name).collect()
+    };
+    assert_eq!(names(layer), ["bf16", "f16"]);
+    let one = layer.with_input(F16);
+    assert_eq!((names(&one), names(layer).len()), (vec!["f16".to_owned()], 2));
+    assert_eq!(
+        (one.name(), one.shape(), one.bytes()),
+        (layer.name(), layer.shape(), layer.bytes())
+    );
+    assert_eq!(names(&layer.with_input(F32)), names(layer));
 }
 
 #[test]

@@ -11,6 +11,16 @@ pub enum ExpertProduct {
     Down,
 }
 
+impl ExpertProduct {
+    /// What belongs to this product, of two things: the first product's and the second's.
+    pub const fn of<T>(self, both: &[T; 2]) -> &T {
+        match self {
+            Self::GateUp => &both[0],
+            Self::Down => &both[1],
+        }
+    }
+}
+
 impl fmt::Display for ExpertProduct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -43,10 +43,7 @@ impl<'s> WithInput<'s> {
 
 impl ExpertSource for WithInput<'_> {
     fn scheme(&self, product: ExpertProduct) -> &Scheme {
-        match product {
-            ExpertProduct::GateUp => &self.schemes[0],
-            ExpertProduct::Down => &self.schemes[1],
-        }
+        product.of(&self.schemes)
     }
 
     fn matrix(
@@ -81,10 +78,7 @@ impl ExpertMatrices {
 
 impl ExpertSource for ExpertMatrices {
     fn scheme(&self, product: ExpertProduct) -> &Scheme {
-        match product {
-            ExpertProduct::GateUp => &self.schemes[0],
-            ExpertProduct::Down => &self.schemes[1],
-        }
+        product.of(&self.schemes)
     }
 
     fn matrix(

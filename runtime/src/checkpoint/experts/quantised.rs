@@ -94,10 +94,7 @@ impl<'c> QuantisedExperts<'c> {
 
 impl ExpertSource for QuantisedExperts<'_> {
     fn scheme(&self, product: ExpertProduct) -> &Scheme {
-        match product {
-            ExpertProduct::GateUp => &self.schemes[0],
-            ExpertProduct::Down => &self.schemes[1],
-        }
+        product.of(&self.schemes)
     }
 
     fn matrix(

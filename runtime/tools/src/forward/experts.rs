@@ -213,10 +213,7 @@ struct InF32<'a, 'c> {
 
 impl ExpertSource for InF32<'_, '_> {
     fn scheme(&self, product: ExpertProduct) -> &Scheme {
-        match product {
-            ExpertProduct::GateUp => &self.schemes[0],
-            ExpertProduct::Down => &self.schemes[1],
-        }
+        product.of(&self.schemes)
     }
 
     fn matrix(
