@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::format::{BF16, F16, F32, FloatFormat, Number};
 use crate::layout::Component;
-use crate::scheme::{Activation, Quantiser, Scheme};
+use crate::scheme::{Accuracy, Activation, Quantiser, Scheme};
 
 /// The types that x may have.
 pub const INPUT_DTYPES: [FloatFormat; 3] = [BF16, F16, F32];
@@ -115,6 +115,12 @@ impl Scheme {
             true => Self { activations: vec![only], ..self.clone() },
             false => self.clone(),
         }
+    }
+
+    /// The same scheme with products of this accuracy.
+    #[must_use]
+    pub fn with_accuracy(&self, accuracy: Accuracy) -> Self {
+        Self { accuracy, ..self.clone() }
     }
 
     /// The activation that x of a type uses, by the rule above; `None` if the scheme lists no

@@ -4,8 +4,8 @@ use crate::format::Number;
 use crate::lang::{Diagnostics, parse};
 use crate::layout::{Component, Layout};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, ShiftLevel, Store,
-    WeightCode, Zero, default_layout, default_name,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, Experts, ScaleLevel, Scheme, ShiftLevel,
+    Store, WeightCode, Zero, default_layout, default_name,
 };
 
 /// Builds a [`Scheme`]; [`SchemeBuilder::finish`] checks it.
@@ -59,6 +59,7 @@ impl SchemeBuilder {
             accumulate: Accumulate::F32,
             output: None,
             arithmetic: Arithmetic::F32,
+            accuracy: Accuracy::Fast,
             experts: None,
             targets: Vec::new(),
         };
@@ -157,6 +158,13 @@ impl SchemeBuilder {
     #[must_use]
     pub fn arithmetic(mut self, arithmetic: Arithmetic) -> Self {
         self.scheme.arithmetic = arithmetic;
+        self
+    }
+
+    /// What matters more, where a product is either faster or more exact.
+    #[must_use]
+    pub fn accuracy(mut self, accuracy: Accuracy) -> Self {
+        self.scheme.accuracy = accuracy;
         self
     }
 

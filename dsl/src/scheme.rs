@@ -379,6 +379,17 @@ pub enum Accumulate {
     I32,
 }
 
+/// How exact a product has to be, where a faster one rounds more. Neither changes what a scheme means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Accuracy {
+    /// The fastest product. Scales of groups may multiply weights, each of which is then rounded once to the type of the
+    /// instruction's operands, as other software does; kernels say where they do, and error bounds have it.
+    #[default]
+    Fast,
+    /// Weights are not rounded by scales: those that would round them multiply sums of groups.
+    Exact,
+}
+
 /// How the two shards of a gated expert's first product are stored along n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Experts {
@@ -433,6 +444,8 @@ pub struct Scheme {
     pub output: Option<Number>,
     /// The quantisers' arithmetic.
     pub arithmetic: Arithmetic,
+    /// What matters more, where a product is either faster or more exact.
+    pub accuracy: Accuracy,
     /// Stacked experts, and how their shards are stored.
     pub experts: Option<Experts>,
     /// Targets that the author requires; empty = every target that the planner supports.

@@ -9,7 +9,7 @@ const GOOD: &[&str] = &[
     "/// Two lines,\n///  the second indented.\npub Offset {
         weight: u4 - 8, // a comment
         scale: bf16 per 1x128, pack: u32 [k:* | w, n] as \"weight_packed\",
-        activation: bf16 | f16 | f32, bias: f16 as \"b\", output: bf16, arithmetic: own, }",
+        activation: bf16 | f16 | f32, bias: f16 as \"b\", output: bf16, arithmetic: own, accuracy: exact, }",
     "Gptq {
         weight: u4,
         zero: u4 + 1 wraps u32 [n:8 | n, g] as \"qzeros\",

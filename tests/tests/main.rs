@@ -1,5 +1,6 @@
 //! Golden and cross-crate tests: one program, so that what they share is compiled and linked once.
 
+mod accuracy;
 mod activations;
 mod arrows;
 mod catalogue;

@@ -60,8 +60,13 @@ const THREE_TILES: &str =
 /// What a refusal says.
 const UNSUPPORTED: &[&str] = &["no schedule on sm_90a handles", "no block of a warp_group product"];
 
-/// How many products of a scheme were right; none if the schedule does not support the scheme.
-fn products(scheme: &Scheme, choices: &str, shapes: &[(u64, u64)], m: &[usize]) -> (usize, String) {
+/// How many products of a scheme on Hopper, with other free choices, were right; none if the schedule does not support the scheme.
+pub(crate) fn products(
+    scheme: &Scheme,
+    choices: &str,
+    shapes: &[(u64, u64)],
+    m: &[usize],
+) -> (usize, String) {
     let held = |(n, k): (u64, u64)| {
         let shape = Shape { experts: 1, n, k };
         scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())

@@ -32,7 +32,7 @@ use serde_json::json;
 use super::backend;
 use super::named_layers::named_layer;
 use super::sizes::{Tokens, shape};
-use super::{print_line, scheme, table};
+use super::{ProductOptions, print_line, table};
 use crate::atomic_write::{Replace, write_and_say};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
@@ -76,6 +76,8 @@ pub(crate) struct Arguments {
     most_f32_parts: Option<u64>,
     #[command(flatten)]
     tuning: backend::Tuning,
+    #[command(flatten)]
+    products: ProductOptions,
     /// Of a GPU: instead of products, how fast its kernels bring stored tensors into place, beside a
     /// copy of as many bytes.
     #[arg(long)]
@@ -163,7 +165,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         [] => USUAL.to_vec(),
         given => given.iter().map(String::as_str).collect(),
     };
-    let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
+    let schemes: Vec<Scheme> =
+        names.into_iter().map(|name| arguments.products.scheme(name)).collect::<Result<_>>()?;
     let (n, k) = arguments.shape;
     let memory = Memory::beyond_the_caches();
     let peaks = rates();

@@ -20,7 +20,7 @@ use quantloom::runtime::source::KernelSource as _;
 
 use super::named_layers::named_layer;
 use super::sizes::shape;
-use super::{print_line, scheme};
+use super::{ProductOptions, print_line};
 use crate::atomic_write::{Replace, write_and_say};
 use crate::printed::shell_word;
 
@@ -66,6 +66,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     out: Option<PathBuf>,
     #[command(flatten)]
+    products: ProductOptions,
+    #[command(flatten)]
     replace: Replace,
 }
 
@@ -77,7 +79,7 @@ struct Emitted {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let scheme = scheme(&arguments.scheme)?;
+    let scheme = arguments.products.scheme(&arguments.scheme)?;
     let target = plan::known(&arguments.target)
         .map_err(|unknown| anyhow!("{unknown} (the targets are {})", names()))?;
     let (launches, kernels) = match (&arguments.experts, target.class) {

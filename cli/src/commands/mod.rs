@@ -28,9 +28,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use quantloom::dsl::{Code, Scheme, parse};
+use quantloom::dsl::{Accuracy, Code, Scheme, parse};
 use quantloom::runtime::checkpoint::{
-    Checkpoint, CheckpointError, ExplicitScheme, FileAccess, GptqVersion, Layer, Options,
+    Checkpoint, CheckpointError, CheckpointExperts, ExplicitScheme, FileAccess, GptqVersion, Layer,
+    Options,
 };
 
 pub(crate) use tables::{table, text_table};
@@ -171,6 +172,62 @@ impl Reading {
                 bail!("there are {} layers: --layer names one, such as \"{first}\"", names.len())
             }
         }
+    }
+}
+
+/// What the command line says of a scheme's products.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct ProductOptions {
+    /// What matters more where a GPU's product is either faster or more exact, whatever the scheme says. `fast`: on Hopper
+    /// scales of groups may multiply weights, which rounds each once to the type of the instruction's operands, as other
+    /// software does. `exact`: they multiply sums, and no weight is rounded.
+    #[arg(long, value_enum)]
+    accuracy: Option<AccuracyName>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum AccuracyName {
+    Fast,
+    Exact,
+}
+
+impl AccuracyName {
+    fn accuracy(self) -> Accuracy {
+        match self {
+            Self::Fast => Accuracy::Fast,
+            Self::Exact => Accuracy::Exact,
+        }
+    }
+}
+
+impl ProductOptions {
+    /// The accuracy, as the command line says it.
+    pub(crate) fn accuracy(self) -> Option<&'static str> {
+        self.accuracy.map(|accuracy| match accuracy {
+            AccuracyName::Fast => "fast",
+            AccuracyName::Exact => "exact",
+        })
+    }
+
+    /// The scheme with these products.
+    pub(crate) fn of(self, scheme: Scheme) -> Scheme {
+        match self.accuracy {
+            None => scheme,
+            Some(name) => scheme.with_accuracy(name.accuracy()),
+        }
+    }
+
+    /// The expert layer with these products.
+    pub(crate) fn of_experts(self, experts: CheckpointExperts<'_>) -> CheckpointExperts<'_> {
+        match self.accuracy {
+            None => experts,
+            Some(name) => experts.with_accuracy(name.accuracy()),
+        }
+    }
+
+    /// The scheme of a catalogue name, or of the path of a `.scheme` file, with these products.
+    pub(crate) fn scheme(self, argument: &str) -> Result<Scheme> {
+        Ok(self.of(scheme(argument)?))
     }
 }
 

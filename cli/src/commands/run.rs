@@ -13,7 +13,7 @@ use quantloom::runtime::tensor::f32_bytes;
 use quantloom::runtime::weight_data::WeightData;
 use quantloom_tools::forward::{Input, as_called, multiply};
 
-use super::{Reading, eprint_line, print_line};
+use super::{ProductOptions, Reading, eprint_line, print_line};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
 use experts::ExpertArguments;
@@ -60,6 +60,8 @@ pub(crate) struct Arguments {
     /// `weights` f32 [M, k].
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    products: ProductOptions,
     #[command(flatten)]
     experts: ExpertArguments,
     #[command(flatten)]
@@ -119,6 +121,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Some(name) => Cow::Owned(called.with_activation(name)?),
         None => Cow::Borrowed(&*called),
     };
+    let scheme = arguments.products.of(scheme.into_owned());
     if let Some(taken) = scheme.activation_for(x.own)
         && (called.is_mixed() || taken.converted().is_some())
     {

@@ -8,7 +8,7 @@ use quantloom::dsl::Scheme;
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 use super::sizes::shape;
-use super::{backend, eprint_line, print_line, scheme, verify_experts};
+use super::{ProductOptions, backend, eprint_line, print_line, verify_experts};
 use crate::printed::shell_word;
 
 /// The kernels that would be emitted for a GPU, run on the simulator: their counts, and y against
@@ -45,6 +45,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     tuning: backend::Tuning,
     #[command(flatten)]
+    products: ProductOptions,
+    #[command(flatten)]
     layers: verify_experts::Layers,
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct Arguments {
 const SHAPE: (u64, u64) = (320, 2880);
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let scheme = scheme(&arguments.scheme)?;
+    let scheme = arguments.products.scheme(&arguments.scheme)?;
     let mut well = !scheme.activations.is_empty();
     for activation in &scheme.activations {
         let mut only = scheme.clone();

@@ -13,7 +13,7 @@ use quantloom_tools::conformance::{Failure, Suite, Summary};
 
 use super::sizes::{TokensOrNone, shape};
 use super::verify_experts::{self, Narrowed};
-use super::{backend, eprint_line, print_line, scheme, table};
+use super::{ProductOptions, backend, eprint_line, print_line, scheme, table};
 use crate::printed::shell_word;
 use crate::progress::Progress;
 
@@ -44,6 +44,8 @@ pub(crate) struct Arguments {
     backend: String,
     #[command(flatten)]
     tuning: backend::Tuning,
+    #[command(flatten)]
+    products: ProductOptions,
     /// Only this alternative of the schemes' activations: `bf16`, or the type of a quantiser's codes,
     /// `i8`.
     #[arg(long, value_name = "TYPE")]
@@ -79,6 +81,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         for named in &mut schemes {
             named.scheme = named.scheme.with_activation(name)?;
             named.argument = format!("{} --activation {name}", named.argument);
+        }
+    }
+    if let Some(name) = arguments.products.accuracy() {
+        for named in &mut schemes {
+            named.scheme = arguments.products.of(named.scheme.clone());
+            named.argument = format!("{} --accuracy {name}", named.argument);
         }
     }
     let devices = backend::devices(&arguments.backend, &arguments.tuning)?;

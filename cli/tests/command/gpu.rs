@@ -51,6 +51,31 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
     }
 }
 
+/// `--accuracy exact` is heard by what emits, compares and multiplies, whatever the scheme says.
+#[test]
+fn exact_weights_are_asked_for() {
+    let emitted = |options: &str| {
+        let line = format!("emit {options} --target sm_90a --shape 1024x1024 --m 64");
+        run(&line).done().out
+    };
+    // The label of a tile that scales sums has an x.
+    let exact = |text: &str| text.contains("q4g128_bf16__warp_group_m32g1r1s10b4k2xp");
+    assert!(!exact(&emitted("ct_w4a16")) && exact(&emitted("ct_w4a16 --accuracy exact")));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.scheme");
+    let text = quantloom::kernels::scheme("ct_w4a16").unwrap().to_string();
+    std::fs::write(&path, text.replace("activation:", "accuracy: exact, activation:")).unwrap();
+    let path = path.display();
+    assert!(exact(&emitted(&path.to_string())));
+    assert!(!exact(&emitted(&format!("{path} --accuracy fast"))));
+
+    let line = "verify ct_w4a16 --backend sim:sm_90a --shape 64x256 --m 17 --seed 0";
+    for options in ["", " --accuracy exact", " --experts 2x1 --gate silu --accuracy exact"] {
+        let ran = run(&format!("{line}{options}")).done();
+        assert!(ran.out.contains(", 0 failed"), "{}\n{}", ran.line, ran.out);
+    }
+}
+
 #[test]
 fn the_environment_overrides_free_choices() {
     let with = |value: &str, line: &str| {

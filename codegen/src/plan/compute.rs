@@ -3,7 +3,8 @@
 use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{
-    Accumulate, Activation, Code, Group, Quantiser, ScaleLevel, ScaleType, Scheme, TableIntegers,
+    Accumulate, Accuracy, Activation, Code, Group, Quantiser, ScaleLevel, ScaleType, Scheme,
+    TableIntegers,
 };
 
 use super::operand::Operand;
@@ -175,8 +176,8 @@ pub struct ComputePlan {
     /// Whether elements of x are the values of codes times their finest scale, and not the values alone.
     pub folds_input: bool,
     /// Whether scales of groups that are shorter than a chunk of codes may multiply weights with a rounding: on Hopper, whose
-    /// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth. (Peers round
-    /// weights too.)
+    /// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth, unless the scheme asks for
+    /// [`Accuracy::Exact`]. (Peers round weights too.)
     pub rounds_weights: bool,
     /// Elements of x are `2^exponent` times the values of their codes.
     pub exponent: i32,
@@ -222,7 +223,7 @@ impl ComputePlan {
                 && product.scaling().is_none()
                 && matches!(activation, Activation::Quantised(quantiser)
                     if folds_input(scheme, quantiser, product.activation)),
-            rounds_weights: class == Hopper,
+            rounds_weights: class == Hopper && scheme.accuracy == Accuracy::Fast,
             exponent: match activation {
                 Activation::Quantised(quantiser) => product.activation.exponent(quantiser.code),
                 Activation::Float(_) => 0,

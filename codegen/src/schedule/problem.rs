@@ -9,7 +9,7 @@
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::{F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use quantloom_dsl::{Activation, Code, Scheme, ZeroPointCorrection};
+use quantloom_dsl::{Accuracy, Activation, Code, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
 use super::byte_fragments::ByteFragments;
@@ -230,8 +230,8 @@ impl Problem {
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
         let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds);
-        let by_choice =
-            self.target().has(Feature::Wgmma) && own.scales_sums() && !own.scales_of_x_along_k();
+        let may = own.may_round() && !own.scales_of_x_along_k();
+        let by_choice = self.target().has(Feature::Wgmma) && own.scales_sums() && may;
         let half = own.half()?;
         if !by_plan && !by_choice || own.scale?.number != half.number() {
             return None;
@@ -270,7 +270,13 @@ impl Problem {
             Some(Half::F16) => scale.number == NUMBER_F16 && self.scales_in_range,
             None => false,
         };
-        !self.scales_segments() || self.scale.is_some_and(taken) && !self.scales_of_x_along_k()
+        let may = self.may_round() && !self.scales_of_x_along_k();
+        !self.scales_segments() || may && self.scale.is_some_and(taken)
+    }
+
+    /// Whether a schedule may choose to round weights.
+    fn may_round(&self) -> bool {
+        self.stem.0.accuracy == Accuracy::Fast
     }
 
     /// Weights times scales that round them are `2^exponent` times what they should be: in f16, where that would lose

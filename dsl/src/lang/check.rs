@@ -11,8 +11,8 @@ use super::syntax::{
 use crate::format::Number;
 use crate::layout::{Component, Field, GroupSize, Shape, Stepped};
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, ScaleRule, ScaleType, Scheme, ShiftLevel, Store,
-    Zero, default_layout, default_name,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, ScaleRule, ScaleType, Scheme, ShiftLevel,
+    Store, Zero, default_layout, default_name,
 };
 
 /// Builds the scheme and reports every error.
@@ -160,6 +160,10 @@ impl<'a> Checker<'a> {
             arithmetic: self.choice(
                 |c| if let Clause::Arithmetic(a) = c { Some(*a) } else { None },
                 Arithmetic::F32,
+            ),
+            accuracy: self.choice(
+                |c| if let Clause::Accuracy(a) = c { Some(*a) } else { None },
+                Accuracy::Fast,
             ),
             experts: self
                 .find(|clause| match clause {

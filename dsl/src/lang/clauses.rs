@@ -9,7 +9,8 @@ use super::syntax::{ActivationSyntax, Clause, ScaleSyntax, SchemeSyntax, ShiftSy
 use crate::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use crate::layout::{Component, GroupSize};
 use crate::scheme::{
-    Accumulate, Arithmetic, Code, Experts, Group, ScaleRule, ScaleType, Ties, WeightCode, ZeroKind,
+    Accumulate, Accuracy, Arithmetic, Code, Experts, Group, ScaleRule, ScaleType, Ties, WeightCode,
+    ZeroKind,
 };
 
 const KEYWORDS: &[&str] = &[
@@ -25,6 +26,7 @@ const KEYWORDS: &[&str] = &[
     "accumulate",
     "output",
     "arithmetic",
+    "accuracy",
     "experts",
     "targets",
 ];
@@ -171,6 +173,13 @@ fn body(reader: &mut Reader<'_>, keyword: &str, levels: Levels) -> Parsed<Clause
             &[
                 ("f32", Clause::Arithmetic(Arithmetic::F32)),
                 ("own", Clause::Arithmetic(Arithmetic::InputDtype)),
+            ],
+        ),
+        "accuracy" => choice(
+            reader,
+            &[
+                ("fast", Clause::Accuracy(Accuracy::Fast)),
+                ("exact", Clause::Accuracy(Accuracy::Exact)),
             ],
         ),
         "experts" => choice(

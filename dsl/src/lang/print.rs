@@ -5,8 +5,8 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use crate::layout::{Component, GroupSize};
 use crate::rules::default_rules;
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
-    ScaleType, Scheme, Ties, WeightCode, ZeroKind, default_layout, default_name,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel,
+    ScaleRule, ScaleType, Scheme, Ties, WeightCode, ZeroKind, default_layout, default_name,
 };
 
 impl Display for Scheme {
@@ -75,6 +75,9 @@ impl Display for Scheme {
         }
         if self.arithmetic == Arithmetic::InputDtype {
             f.write_str("    arithmetic: own,\n")?;
+        }
+        if self.accuracy == Accuracy::Exact {
+            f.write_str("    accuracy: exact,\n")?;
         }
         if let Some(experts) = self.experts {
             let word = match experts {

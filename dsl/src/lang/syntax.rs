@@ -5,8 +5,8 @@ use super::layouts::LayoutSyntax;
 use crate::format::Number;
 use crate::rules::default_rules;
 use crate::scheme::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
-    ScaleType, Ties, WeightCode, ZeroKind,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel,
+    ScaleRule, ScaleType, Ties, WeightCode, ZeroKind,
 };
 
 /// The stored tensor that a clause declares, if any.
@@ -126,6 +126,8 @@ pub enum Clause {
     Output(Number),
     /// `arithmetic: own`
     Arithmetic(Arithmetic),
+    /// `accuracy: exact`
+    Accuracy(Accuracy),
     /// `experts: interleaved`
     Experts(Experts),
     /// `targets: sm_80 | neon`, each with its span.
@@ -148,6 +150,7 @@ impl Clause {
             Self::Accumulate(_) => "accumulate",
             Self::Output(_) => "output",
             Self::Arithmetic(_) => "arithmetic",
+            Self::Accuracy(_) => "accuracy",
             Self::Experts(_) => "experts",
             Self::Targets(_) => "targets",
         }

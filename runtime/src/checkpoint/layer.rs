@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::{BindError, Shape};
-use quantloom_dsl::{Diagnostics, Scheme, parse};
+use quantloom_dsl::{Accuracy, Diagnostics, Scheme, parse};
 use safetensors::Dtype;
 
 use super::CheckpointFormat;
@@ -361,6 +361,13 @@ impl Layer {
     #[must_use]
     pub fn with_input(&self, own: FloatFormat) -> Self {
         Self { scheme: Arc::new(self.scheme.with_input(own)), ..self.clone() }
+    }
+
+    /// The same layer with products of this accuracy. By [`Accuracy::Fast`] kernels for Hopper may round each weight once when they
+    /// multiply it with its scale; [`PreparedLayer::explain`] says so.
+    #[must_use]
+    pub fn with_accuracy(&self, accuracy: Accuracy) -> Self {
+        Self { scheme: Arc::new(self.scheme.with_accuracy(accuracy)), ..self.clone() }
     }
 
     /// Brings the weight into the layout that the kernels of a device read. A device that takes stored

@@ -26,4 +26,4 @@ pub use order::{order, place};
 pub use quantloom_dsl::experts::ExpertLayer;
 pub(crate) use route::same_length;
 pub use route::{check_bias, route};
-pub use source::{ExpertMatrices, ExpertProduct, ExpertSource, WithInput};
+pub use source::{ExpertMatrices, ExpertProduct, ExpertSource, WithProducts};

@@ -1,9 +1,9 @@
 //! Where a device gets the matrices of an expert layer: one at a time, so that the host needs memory
 //! for one.
 
-use quantloom_dsl::Scheme;
 pub use quantloom_dsl::experts::ExpertProduct;
 use quantloom_dsl::format::FloatFormat;
+use quantloom_dsl::{Accuracy, Scheme};
 
 use super::error::ExpertError;
 use crate::unpacked::Unpacked;
@@ -26,22 +26,31 @@ pub trait ExpertSource {
     ) -> Result<Unpacked, ExpertError>;
 }
 
-/// The matrices of a source with x and h in one float type alone, if their schemes list that: see
-/// [`Layer::with_input`](crate::checkpoint::Layer::with_input).
-pub struct WithInput<'s> {
+/// The matrices of a source with other products: with x and h in one float type alone, or of another accuracy.
+pub struct WithProducts<'s> {
     source: &'s dyn ExpertSource,
     schemes: [Scheme; 2],
 }
 
-impl<'s> WithInput<'s> {
-    /// Of this source, with this type.
-    pub fn new(source: &'s dyn ExpertSource, own: FloatFormat) -> Self {
+impl<'s> WithProducts<'s> {
+    /// With x and h in this float type alone, where the schemes list that: see
+    /// [`Layer::with_input`](crate::checkpoint::Layer::with_input).
+    pub fn of_input(source: &'s dyn ExpertSource, own: FloatFormat) -> Self {
+        Self::new(source, |scheme| scheme.with_input(own))
+    }
+
+    /// Of this accuracy: see [`Layer::with_accuracy`](crate::checkpoint::Layer::with_accuracy).
+    pub fn of_accuracy(source: &'s dyn ExpertSource, accuracy: Accuracy) -> Self {
+        Self::new(source, |scheme| scheme.with_accuracy(accuracy))
+    }
+
+    fn new(source: &'s dyn ExpertSource, changed: impl Fn(&Scheme) -> Scheme) -> Self {
         let products = [ExpertProduct::GateUp, ExpertProduct::Down];
-        Self { source, schemes: products.map(|product| source.scheme(product).with_input(own)) }
+        Self { source, schemes: products.map(|product| changed(source.scheme(product))) }
     }
 }
 
-impl ExpertSource for WithInput<'_> {
+impl ExpertSource for WithProducts<'_> {
     fn scheme(&self, product: ExpertProduct) -> &Scheme {
         product.of(&self.schemes)
     }
@@ -123,16 +132,19 @@ mod tests {
     }
 
     #[test]
-    fn x_of_one_type_is_that_of_both_products() {
+    fn both_products_change_alike() {
         let text = "s { weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 }";
         let source = Schemes(quantloom_dsl::parse(text).expect("a scheme"));
         for own in [BF16, F16] {
-            let with_input = WithInput::new(&source, own);
+            let exact = WithProducts::of_accuracy(&source, Accuracy::Exact);
+            let changed = WithProducts::of_input(&exact, own);
             for product in [ExpertProduct::GateUp, ExpertProduct::Down] {
-                assert_eq!(*with_input.scheme(product), source.0.with_input(own));
-                assert_eq!(with_input.scheme(product).activations.len(), 1);
+                let [before, scheme] = [exact.scheme(product), changed.scheme(product)];
+                assert_eq!(*before, source.0.with_accuracy(Accuracy::Exact));
+                assert_eq!(*scheme, before.with_input(own));
+                assert_eq!((scheme.activations.len(), scheme.accuracy), (1, Accuracy::Exact));
             }
-            assert!(with_input.matrix(ExpertProduct::Down, 0, 0).is_err());
+            assert!(changed.matrix(ExpertProduct::Down, 0, 0).is_err());
         }
     }
 }

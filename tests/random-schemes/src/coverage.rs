@@ -7,8 +7,8 @@ use quantloom_dsl::layout::{
     Axis, Component, Digit, DigitRange, Field, Fill, GroupSize, Layout, OrderDigit, WordType,
 };
 use quantloom_dsl::{
-    Accumulate, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel, ScaleRule,
-    ScaleType, Scheme, ShiftLevel, Ties, ZeroKind, default_name,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, Experts, Group, Quantiser, ScaleLevel,
+    ScaleRule, ScaleType, Scheme, ShiftLevel, Ties, ZeroKind, default_name,
 };
 
 /// A clause or a form of a clause.
@@ -171,6 +171,7 @@ pub const FEATURES: &[Feature] = &[
     ("accumulate: i32", |s| s.accumulate == Accumulate::I32),
     ("output", |s| s.output.is_some()),
     ("arithmetic: own", |s| s.arithmetic == Arithmetic::InputDtype),
+    ("accuracy: exact", |s| s.accuracy == Accuracy::Exact),
     ("experts: single", |s| s.experts == Some(Experts::Single)),
     ("experts: concatenated", |s| s.experts == Some(Experts::Concatenated)),
     ("experts: interleaved", |s| s.experts == Some(Experts::Interleaved)),

@@ -115,6 +115,9 @@ impl Drawing<'_> {
         if self.dice.percent(25) {
             clauses.push("arithmetic: own".to_owned());
         }
+        if self.dice.percent(10) {
+            clauses.push("accuracy: exact".to_owned());
+        }
         if self.experts {
             let how = self.dice.of(&["single", "concatenated", "interleaved"]);
             clauses.push(format!("experts: {how}"));

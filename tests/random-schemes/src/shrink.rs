@@ -8,8 +8,8 @@ use quantloom_dsl::layout::{
     Axis, Component, Digit, DigitRange, Field, GroupSize, Layout, OrderDigit, WordType,
 };
 use quantloom_dsl::{
-    Accumulate, Activation, Arithmetic, Code, Group, Quantiser, ScaleType, Scheme, Store, Ties,
-    default_layout, default_name, parse,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, Group, Quantiser, ScaleType, Scheme, Store,
+    Ties, default_layout, default_name, parse,
 };
 
 use crate::checks::{Case, Check, Fault, Outcome, Subject};
@@ -107,6 +107,7 @@ fn schemes(scheme: &Scheme, take: &mut dyn FnMut(Scheme) -> bool) {
     change(&|s| s.bias = None);
     change(&|s| s.accumulate = Accumulate::F32);
     change(&|s| s.arithmetic = Arithmetic::F32);
+    change(&|s| s.accuracy = Accuracy::Fast);
     change(&|s| s.experts = None);
     change(&|s| s.index = None);
     change(&|s| s.shifts.clear());

@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::super::random_experts::{RandomExperts, options};
 use super::super::sizes::Tokens;
-use super::super::{print_line, scheme, table};
+use super::super::{print_line, table};
 use super::{Arguments, RandomX};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -
     let mut cells = Vec::new();
     let progress = Progress::new("measuring", (names.len() * tokens.len()) as u64);
     for name in names {
-        let scheme = scheme(name)?;
+        let scheme = arguments.products.scheme(name)?;
         let context = || format!("scheme {name}, {layer}");
         let weights = RandomExperts::new(&scheme, layer).with_context(context)?;
         let mut done = |cell: Cell| {

@@ -17,7 +17,7 @@ use quantloom_tools::cuda::bench::{Timings, copies, time_both};
 use serde_json::json;
 
 use super::super::sizes::Tokens;
-use super::super::{print_line, scheme, table};
+use super::super::{print_line, table};
 use super::{Arguments, RandomX, own_type, random_weight};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
@@ -68,7 +68,8 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
         [] => USUAL.to_vec(),
         given => given.iter().map(String::as_str).collect(),
     };
-    let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
+    let schemes: Vec<Scheme> =
+        names.into_iter().map(|name| arguments.products.scheme(name)).collect::<Result<_>>()?;
     let floor = ReadFloor::new(Stream::new(context)?, &ImageCache::from_environment())?;
     print_line(format_args!("{}", context.info()))?;
     let (n, k) = arguments.shape;

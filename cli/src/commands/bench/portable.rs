@@ -13,7 +13,7 @@ use quantloom::runtime::gpu::{Executor, GpuDevice};
 use quantloom::runtime::op::ProductError;
 
 use super::super::sizes::Tokens;
-use super::super::{print_line, scheme, table};
+use super::super::{print_line, table};
 use super::{Arguments, RandomX, USUAL, own_type, random_weight};
 
 /// What a row of calls takes at least.
@@ -28,7 +28,7 @@ pub(super) fn run<E: Executor>(arguments: &Arguments, device: &GpuDevice<E>) -> 
     let Tokens(tokens) = &arguments.m;
     let mut rows = table(&["scheme", "M", "us", "GB/s", "GFLOP/s", "kernel"]);
     let mut any = false;
-    for scheme in names.into_iter().map(scheme) {
+    for scheme in names.into_iter().map(|name| arguments.products.scheme(name)) {
         let scheme = scheme?;
         for tokens in tokens {
             let cell = measured(device, &scheme, Shape::matrix(n, k), *tokens)

@@ -15,7 +15,7 @@ use quantloom::runtime::unpacked::Unpacked;
 use quantloom_tools::cuda::bench::{Timing, copies, time};
 use serde_json::json;
 
-use super::super::{print_line, scheme, table};
+use super::super::{print_line, table};
 use super::{Arguments, own_type, random_weight};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
@@ -63,7 +63,8 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
         [] => USUAL.to_vec(),
         given => given.iter().map(String::as_str).collect(),
     };
-    let schemes: Vec<Scheme> = names.into_iter().map(scheme).collect::<Result<_>>()?;
+    let schemes: Vec<Scheme> =
+        names.into_iter().map(|name| arguments.products.scheme(name)).collect::<Result<_>>()?;
     print_line(format_args!("{}", executor.stream().context().info()))?;
     let (n, k) = arguments.shape;
     let progress = Progress::new("measuring", schemes.len() as u64);

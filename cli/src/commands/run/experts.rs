@@ -75,6 +75,7 @@ pub(super) fn run(
         Some(layer) => checkpoint.expert_layer_as(name, layer)?,
         None => checkpoint.expert_layer(name)?,
     };
+    let experts = arguments.products.of_experts(experts);
     let layer = *experts.layer()?;
     let Some([scheme, _]) = experts.schemes() else {
         bail!("the expert layer \"{name}\" is not quantised: devices compute quantised ones");

@@ -15,9 +15,10 @@ mod names;
 mod quantised;
 mod router;
 
-use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::{ExpertLayer, Routing, Score};
+use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::reference::experts::ExpertWeights;
+use quantloom_dsl::{Accuracy, Scheme};
 
 pub use error::{CheckpointExpertsError, ExpertsProblem};
 pub use float::FloatExperts;
@@ -121,6 +122,30 @@ impl<'c> CheckpointExperts<'c> {
     /// Its name in the checkpoint, the prefix of the experts' names.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The same layer with x and h in one float type alone, as [`Layer::with_input`](super::Layer::with_input) says. Experts of
+    /// floats stay as they are.
+    #[must_use]
+    pub fn with_input(self, own: FloatFormat) -> Self {
+        self.with_products(|scheme| scheme.with_input(own))
+    }
+
+    /// The same layer with products of this accuracy, as [`Layer::with_accuracy`](super::Layer::with_accuracy) says. Experts
+    /// of floats stay as they are.
+    #[must_use]
+    pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
+        self.with_products(|scheme| scheme.with_accuracy(accuracy))
+    }
+
+    fn with_products(self, changed: impl Fn(&Scheme) -> Scheme) -> Self {
+        let weights = match self.weights {
+            StoredExperts::Quantised(experts) => {
+                StoredExperts::Quantised(experts.with_products(changed))
+            }
+            floats @ StoredExperts::Float(_) => floats,
+        };
+        Self { weights, ..self }
     }
 
     /// The sizes of the stored matrices, which are those of the description if there is one.

@@ -47,6 +47,11 @@ impl<'c> QuantisedExperts<'c> {
         Ok(Self { schemes: Box::new(schemes), stored: Stored::Stacked { gate_up, down, sizes } })
     }
 
+    /// The same matrices in products of other schemes, which have the same stored tensors.
+    pub(super) fn with_products(self, changed: impl Fn(&Scheme) -> Scheme) -> Self {
+        Self { schemes: Box::new(self.schemes.each_ref().map(changed)), ..self }
+    }
+
     /// The schemes of the first and of the second product, without `experts`.
     pub fn schemes(&self) -> [&Scheme; 2] {
         self.schemes.each_ref()
