@@ -132,6 +132,38 @@ fn parts_of_k_are_right() {
     }
 }
 
+/// Copies of x by two blocks for both, of which the last may have no rows; 16 tokens and more, fewer k-tiles than stages.
+#[test]
+fn shared_copies_of_x_are_right() {
+    let shared = WarpGroupTile { multicast: 2, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (264, 840)), 33, shared),
+        (
+            ("asym", 0, (72, 392)),
+            20,
+            WarpGroupTile { tokens: 16, groups: 1, stages: 3, batch: 2, ..shared },
+        ),
+        (("halves", 0, (136, 128)), 40, WarpGroupTile { exact: true, ..shared }),
+        (
+            ("bias", 0, (200, 264)),
+            90,
+            WarpGroupTile { tokens: 48, groups: 1, stages: 2, batch: 2, ..shared },
+        ),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+    let problem = problem("sym", 0, "sm_90a", (136, 512));
+    for tile in [
+        WarpGroupTile { splits: 2, ..shared },
+        WarpGroupTile { tokens: 8, ..shared },
+        WarpGroupTile { multicast: 3, ..shared },
+    ] {
+        let why = tile.build(&problem).unwrap_err();
+        assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Multicast, .. }), "{why}");
+    }
+}
+
 /// A tile of 64 columns, as 8-bit codes have, has one line of 128 bytes of x: half a line a stage would leave
 /// the other half of the ring's line unwritten.
 #[test]
@@ -192,6 +224,7 @@ fn products_of_large_tiles_are_right() {
     let large = WarpGroupTile { tokens: 128, stages: 3, batch: 2, ..WARP_GROUP };
     check(("halves", 0, (392, 1096)), 300, WarpGroupTile { exact: true, ..large });
     check(("sym", 0, (392, 1096)), 300, WarpGroupTile { splits: 2, ..large });
+    check(("sym", 0, (392, 1096)), 300, WarpGroupTile { multicast: 2, ..large });
     let wide = WarpGroupTile { tokens: 256, parts: 2, batch: 1, stages: 4, ..WARP_GROUP };
     check(("sym", 0, (392, 1096)), 300, wide);
 }
@@ -223,7 +256,9 @@ fn tiles_assemble() {
         let all = WarpGroupTile::candidates(&problem, 256);
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());
         let all = all.into_iter().enumerate().filter(|(at, _)| share.takes(512 * of + at));
-        for (_, tile) in all {
+        let shared = WarpGroupTile { tokens: 256, stages: 3, batch: 1, multicast: 2, ..WARP_GROUP };
+        let shared = (scheme == "e4m3").then_some((0, shared));
+        for (_, tile) in all.chain(shared) {
             let kernel = verify(tile.build(&problem).unwrap()).unwrap();
             let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
             if !assembled.is_clean() {
@@ -441,6 +476,54 @@ fn mutations_of_clusters_are_found() {
     let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, splits: 2, ..WARP_GROUP };
     all_found(&tile.build(&problem).unwrap(), &product, OF_CLUSTER);
     // A block that does not wait at its end while the other one may still read.
+    let mut kernel = tile.build(&problem).unwrap();
+    let Some(Statement::Roles(roles)) = kernel.body.last_mut() else { panic!("no roles") };
+    for role in roles {
+        let last = role.body.iter().rposition(|op| *op == Statement::Op(Op::ClusterBarrier));
+        role.body.remove(last.unwrap());
+    }
+    let found = wrong(&kernel, &product, None).unwrap();
+    assert!(found.contains("may end before"), "{found}");
+}
+
+/// A mutation of blocks that share copies of x, as above.
+const OF_SHARED_COPIES: &[(&str, &str, Mutation)] = &[
+    ("copies before the other block's mbarriers are there", "", |place, op| {
+        if *op == Op::ClusterBarrier && !place.in_loop {
+            *op = Op::Barrier;
+        }
+    }),
+    ("no arrival at the other block", "wait", |_, op| {
+        if matches!(op, Op::ClusterArrive { .. }) {
+            gone(op);
+        }
+    }),
+    ("two arrivals at one block", "", |_, op| {
+        if let Op::ClusterArrive { block, .. } = op {
+            *block = Operand::U32(0);
+        }
+    }),
+    ("x for one block", "", |_, op| {
+        if let Op::TensorLoad { multicast: Some(blocks), .. } = op {
+            *blocks = Operand::U32(1);
+        }
+    }),
+    ("half of the arrivals", "unordered", |_, op| {
+        if let Op::MbarrierInit { arrivals, .. } = op
+            && *arrivals > 1
+        {
+            *arrivals /= 2;
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_shared_copies_are_found() {
+    let problem = problem("sym", 0, "sm_90a", (136, 1032));
+    let product = RandomProduct::draw(&problem, 20, 22).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, multicast: 2, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, OF_SHARED_COPIES);
+    // A block that does not wait at its end while the other one may still arrive.
     let mut kernel = tile.build(&problem).unwrap();
     let Some(Statement::Roles(roles)) = kernel.body.last_mut() else { panic!("no roles") };
     for role in roles {

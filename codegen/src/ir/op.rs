@@ -388,6 +388,14 @@ pub enum Op {
         /// Bytes, u32.
         expect: Option<Operand>,
     },
+    /// One arrival at the current phase of the mbarrier of the same number in a block of the cluster; that block must not
+    /// have ended.
+    ClusterArrive {
+        /// The mbarrier.
+        barrier: BarrierRef,
+        /// Number of the block in its cluster, u32.
+        block: Operand,
+    },
     /// Waits until the phase of this parity (0 for phases 0, 2, ..., 1 for 1, 3, ...) has
     /// completed: that is, while the current phase has this parity.
     MbarrierWait {

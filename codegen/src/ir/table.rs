@@ -305,6 +305,10 @@ impl Op {
                         .then(", expect {} bytes", [read("value", Is(U32), bytes)]),
                 }
             }
+            Self::ClusterArrive { barrier, block } => {
+                let parts = [OperationPart::Mbarrier(*barrier), read("block", Is(U32), block)];
+                row(Class::Barrier, Feature::Cluster, "mbarrier arrive {} of block {}", parts)
+            }
             Self::MbarrierWait { barrier, parity } => {
                 let parts = [OperationPart::Mbarrier(*barrier), read("value", Is(U32), parity)];
                 row(Class::Barrier, Feature::Mbarrier, "mbarrier wait {}, parity {}", parts)

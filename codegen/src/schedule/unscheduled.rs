@@ -378,6 +378,11 @@ pub enum ChoiceRule {
         "two blocks of a cluster split K of two stages or more, and share out 16 tokens or more"
     )]
     Cluster,
+    /// Blocks of a cluster that share copies of x.
+    #[error(
+        "two blocks of a cluster share copies of x of 16 tokens or a multiple, each with all of K, in no expert layer"
+    )]
+    Multicast,
     /// A shader on a target that is no GPU.
     #[error("a shader needs a GPU")]
     Gpu,

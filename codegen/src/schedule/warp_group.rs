@@ -13,6 +13,8 @@
 //! | does | expects the bytes of a stage, starts its tensor copies (`producer`) | loads words, dequantises, multiplies (`consumer`) |
 //! | after | the copies arrive at `full` | one lane a warp arrives at `empty` |
 //!
+//! Two blocks of a cluster may copy x for both (`multicast`): each waits until the warps of both have read a stage.
+//!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
 //! the way from sums to y. In an expert layer a block has one tile after another (`tiles`), each with the matrix of its
@@ -87,7 +89,7 @@ fn write(
         grid: [Extent::Constant(1); 3],
         threads: tile.threads(main),
         min_blocks: 1,
-        cluster: tile.splits,
+        cluster: tile.cluster(),
         programmatic: tile.programmatic,
     };
     let name = problem.kernel_name(&tile.label());
@@ -186,10 +188,15 @@ impl Block<'_> {
     fn declare(&self, b: &mut Builder) -> (Stages, Ring, Option<Table>) {
         let stages = Stages::declare(b, self);
         let writers = 1 + gather::warps(self).unwrap_or(0);
-        let ring = Ring::declare(b, (self.tile.stages, writers, self.consumer_warps()));
+        let readers = (self.consumer_warps(), self.tile.multicast);
+        let ring = Ring::declare(b, (self.tile.stages, writers, readers));
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         ring.initialise(b);
-        b.barrier();
+        match self.tile.multicast {
+            1 => b.barrier(),
+            // Copies and arrivals of the other block follow.
+            _ => b.cluster_barrier(),
+        }
         (stages, ring, table)
     }
 

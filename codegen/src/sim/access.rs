@@ -201,7 +201,7 @@ impl<const L: usize> Warp<L> {
             }
             put(&mut rows, lane, &of.shared.bytes[start as usize..(start + bytes) as usize]);
             if number != self.block {
-                of.read_by_others.push(who.record(lane as u8));
+                of.used_by_others.push(who.record(lane as u8));
             }
         }
         for (&reg, row) in dst.iter().zip(rows) {

@@ -184,8 +184,8 @@ pub enum FaultKind {
     /// The block ends with an asynchronous operation that nothing waited for.
     #[error("the block ends without a wait for {0}")]
     Unfinished(ProgramPoint),
-    /// Another block of the cluster reads the block's shared memory, and nothing orders that before the
-    /// block's end.
+    /// Another block of the cluster reads the block's shared memory or arrives at its mbarrier, and nothing orders that
+    /// before the block's end.
     #[error("the block may end before {0}")]
     EndsEarly(ConflictingAccess),
     /// A division by 0.

@@ -169,6 +169,35 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
+    /// One arrival per lane, at an mbarrier of a block of the cluster.
+    pub(super) fn cluster_arrive(
+        &mut self,
+        state: &mut UnitState<'_, '_>,
+        point: u32,
+        barrier: &BarrierRef,
+        block: Operand,
+    ) -> StepResult {
+        let numbers = self.mbarriers(state, barrier)?;
+        let live = self.active;
+        let blocks = self.read(state, block, live)?.map(|block| block as usize);
+        for lane in lanes_of(live) {
+            let record = self.observer(point).record(lane as u8);
+            let Some(of) = state.blocks.get_mut(blocks[lane]) else {
+                let what = "an arrival at a block outside of the cluster";
+                return fail_at(lane, FaultKind::Unsupported(what));
+            };
+            if blocks[lane] != self.block {
+                of.used_by_others.push(record);
+            }
+            self.check_initialised(state, (blocks[lane], numbers[lane]), lane, false)?;
+        }
+        let clock = self.publish(live);
+        for lane in lanes_of(live) {
+            self.arrive_at(state, blocks[lane], numbers[lane], lane, Some((&clock, 0)))?;
+        }
+        Ok(())
+    }
+
     /// An arrival, with the clock that it publishes and the bytes that it expects.
     fn arrive_at(
         &self,

@@ -55,8 +55,8 @@ pub(super) struct Block {
     pub(super) barrier: Rendezvous,
     pub(super) named: Vec<Rendezvous>,
     pub(super) copies_in_flight: Vec<InFlightCopy>,
-    /// Reads of its shared memory by other blocks of the cluster.
-    pub(super) read_by_others: Vec<AccessRecord>,
+    /// Reads of its shared memory, and arrivals at its mbarriers, by other blocks of the cluster.
+    pub(super) used_by_others: Vec<AccessRecord>,
     pub(super) published: ReleasedClocks,
 }
 

@@ -180,6 +180,9 @@ impl<const L: usize> Warp<L> {
             Op::MbarrierArrive { barrier, expect } => {
                 self.mbarrier_arrive(state, barrier, *expect)?;
             }
+            Op::ClusterArrive { barrier, block } => {
+                self.cluster_arrive(state, point, barrier, *block)?;
+            }
             // The warp has waited before this step.
             Op::MbarrierWait { .. } => {}
             Op::FenceAsync => {

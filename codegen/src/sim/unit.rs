@@ -100,7 +100,7 @@ fn block(context: &LaunchContext<'_>) -> Block {
         barrier: Rendezvous::default(),
         named: (0..16).map(|_| Rendezvous::default()).collect(),
         copies_in_flight: Vec::new(),
-        read_by_others: Vec::new(),
+        used_by_others: Vec::new(),
         published: ReleasedClocks::default(),
     }
 }
@@ -197,7 +197,7 @@ fn check_end<const L: usize>(
     for (at, block) in state.blocks.iter().enumerate() {
         let own = &warps[at * state.context.warps..(at + 1) * state.context.warps];
         let waits = |read: &AccessRecord| own.iter().any(|warp| warp.observer(0).follows(0, read));
-        if let Some(read) = block.read_by_others.iter().find(|read| !waits(read)) {
+        if let Some(read) = block.used_by_others.iter().find(|read| !waits(read)) {
             let kind = FaultKind::EndsEarly(state.conflicting_access(read, false));
             return Err(fault(state, &own[0], StepError { lane: None, kind }));
         }

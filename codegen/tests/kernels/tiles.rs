@@ -35,6 +35,7 @@ pub const WARP_GROUP: WarpGroupTile = WarpGroupTile {
     parts: 1,
     batch: 4,
     splits: 1,
+    multicast: 1,
     exact: false,
     programmatic: true,
 };

@@ -73,6 +73,7 @@ impl Dialect for Writer<'_> {
             }
             Op::MbarrierFence => self.line("fence.mbarrier_init.release.cluster;"),
             Op::MbarrierArrive { barrier, expect } => self.mbarrier_arrive(*barrier, *expect),
+            Op::ClusterArrive { barrier, block } => self.cluster_arrive(*barrier, *block),
             Op::MbarrierWait { barrier, parity } => self.mbarrier_wait(*barrier, *parity),
             Op::FenceAsync => self.line("fence.proxy.async.shared::cta;"),
             Op::BulkLoad { to, from, bytes, barrier } => {

@@ -34,6 +34,14 @@ impl Writer<'_> {
         self.line(&format!("mbarrier.arrive{way}.shared.b64 %state, [{at}]{bytes};"));
     }
 
+    pub(super) fn cluster_arrive(&mut self, barrier: BarrierRef, block: Operand) {
+        let (at, block) = (self.mbarrier(barrier), self.value(block));
+        let (base, plus) = at.split_once('+').unwrap_or((&at, "0"));
+        self.line(&format!("{{ .reg .b32 place; add.u32 place, {base}, {plus};"));
+        self.line(&format!("mapa.shared::cluster.u32 place, place, {block};"));
+        self.line("mbarrier.arrive.shared::cluster.b64 _, [place]; }");
+    }
+
     pub(super) fn mbarrier_wait(&mut self, barrier: BarrierRef, parity: Operand) {
         let (at, parity, n) = (self.mbarrier(barrier), self.value(parity), self.label());
         // The blocking `try_wait` exists from sm_90 on; earlier chips poll.

@@ -67,6 +67,7 @@ impl Dialect for Writer<'_> {
             | Op::MbarrierInit { .. }
             | Op::MbarrierFence
             | Op::MbarrierArrive { .. }
+            | Op::ClusterArrive { .. }
             | Op::MbarrierWait { .. }
             | Op::FenceAsync
             | Op::BulkLoad { .. }

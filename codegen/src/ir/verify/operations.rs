@@ -290,6 +290,7 @@ impl<'k> Walk<'_, 'k> {
             | Op::CopyArrive { .. }
             | Op::MbarrierFence
             | Op::MbarrierArrive { .. }
+            | Op::ClusterArrive { .. }
             | Op::MbarrierWait { .. }
             | Op::FenceAsync
             | Op::BulkLoad { .. }

@@ -234,7 +234,9 @@ pub(super) fn consume(
         pairs.exchange(b, block, &rows);
     }
     store::store(b, (block, stages), (&rows, pairs.as_ref()), &sums);
-    exchange::meet(b, block);
+    if exchange::meetings(&block.tile) > 0 {
+        b.cluster_barrier();
+    }
 }
 
 /// A batch, whose first fragment has a number in the stage: sums += A x, as one group of products. `x` is the

@@ -4,11 +4,12 @@
 //! A thread has the sums of the same rows and tokens as its counterpart in the other block. It leaves those of
 //! the other block's tokens in its own shared memory, and after a barrier of the cluster reads those of its own
 //! tokens from the other block's. Two terms have one sum in any order, so every call gives the same bits. A block
-//! does not end before the other one has read: all warps of both meet again ([`meet`]).
+//! does not end before the other one has read: all warps of both meet again. So do blocks that share copies of x, which
+//! arrive at each other's mbarriers ([`meetings`]).
 
-use super::Block;
 use super::stage::Stages;
 use super::weights::WarpRows;
+use super::{Block, WarpGroupTile};
 use crate::ir::{Address, Builder, Operand, Special, Width, Word};
 
 /// 32-bit words of a vector.
@@ -19,10 +20,13 @@ pub(super) const fn words(threads: u32, sums: u32) -> u32 {
     threads * sums / 2
 }
 
-/// All warps of the cluster wait for each other; warps without sums call this as often as those with.
-pub(super) fn meet(b: &mut Builder, block: &Block<'_>) {
-    if block.tile.splits > 1 {
-        b.cluster_barrier();
+/// How often all warps of a cluster wait for each other after the ring: before they read the other block's sums, and before
+/// they end.
+pub(super) const fn meetings(tile: &WarpGroupTile) -> u32 {
+    match (tile.splits, tile.multicast) {
+        (1, 1) => 0,
+        (1, _) => 1,
+        _ => 2,
     }
 }
 
@@ -64,7 +68,7 @@ pub(super) fn exchanged(
         }
         kept.push(own);
     }
-    meet(b, block);
+    b.cluster_barrier();
     b.comment("the other block's sums of this block's tokens");
     let other = b.xor(rank, 1u32);
     let mut number = 0;

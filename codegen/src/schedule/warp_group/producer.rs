@@ -22,8 +22,9 @@ pub(super) fn produce(
     let leads = b.equal(thread, first);
     b.when(leads, |b| copy(b, block, of));
     b.comment("as often as the consumers");
-    exchange::meet(b, block);
-    exchange::meet(b, block);
+    for _ in 0..exchange::meetings(&block.tile) {
+        b.cluster_barrier();
+    }
 }
 
 /// The same for each tile of a block of an expert layer.

@@ -2,7 +2,7 @@
 //!
 //! `full[stage]` completes a phase when the bytes of a k-tile have arrived, and all warps that copy rows by themselves
 //! have arrived, `empty[stage]` when every warp that
-//! multiplies has read it. Phase p of both is the p-th use of the stage, so a wait needs the parity of
+//! multiplies has read it, in each block that shares the copies of x. Phase p of both is the p-th use of the stage, so a wait needs the parity of
 //! p; a [`StagePhase`] counts it.
 
 use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type, Uniformity};
@@ -13,7 +13,10 @@ pub(super) struct Ring {
     empty: BarrierId,
     pub(super) stages: u32,
     writers: u32,
+    /// Warps of a block that read a stage.
     readers: u32,
+    /// Blocks of the cluster whose copies fill a stage: each waits for the warps of all.
+    blocks: u32,
 }
 
 /// A k-tile's stage, and the parity of that use of the stage.
@@ -32,9 +35,13 @@ pub(super) struct Cursor {
 
 impl Ring {
     /// Declares the mbarriers of so many stages, at which so many writers arrive and which so many warps read.
-    pub(super) fn declare(b: &mut Builder, (stages, writers, readers): (u32, u32, u32)) -> Self {
+    /// Copies of so many blocks fill a stage.
+    pub(super) fn declare(
+        b: &mut Builder,
+        (stages, writers, (readers, blocks)): (u32, u32, (u32, u32)),
+    ) -> Self {
         let (full, empty) = (b.barriers("full", stages), b.barriers("empty", stages));
-        Self { full, empty, stages, writers, readers }
+        Self { full, empty, stages, writers, readers, blocks }
     }
 
     /// One thread initialises the mbarriers; other threads use them after a barrier.
@@ -44,7 +51,9 @@ impl Ring {
         let first = b.equal(thread, 0u32);
         b.when(first, |b| {
             for stage in 0..self.stages {
-                for (array, arrivals) in [(self.full, self.writers), (self.empty, self.readers)] {
+                for (array, arrivals) in
+                    [(self.full, self.writers), (self.empty, self.readers * self.blocks)]
+                {
                     let barrier = BarrierRef { array, index: stage.into() };
                     b.push(Op::MbarrierInit { barrier, arrivals });
                 }
@@ -116,7 +125,18 @@ impl Ring {
     pub(super) fn release(&self, b: &mut Builder, stage: Operand, first_lane: Operand) {
         let barrier = BarrierRef { array: self.empty, index: stage };
         b.push(Op::WarpSync);
-        b.when(first_lane, |b| b.push(Op::MbarrierArrive { barrier, expect: None }));
+        let others = (1..self.blocks).map(|apart| {
+            let rank = b.special(Special::ClusterBlock);
+            let other = b.add(rank, apart);
+            b.rem(other, self.blocks)
+        });
+        let others: Vec<Operand> = others.collect();
+        b.when(first_lane, |b| {
+            b.push(Op::MbarrierArrive { barrier, expect: None });
+            for block in others {
+                b.push(Op::ClusterArrive { barrier, block });
+            }
+        });
     }
 
     fn of(&self, array: BarrierId, phase: StagePhase) -> BarrierRef {

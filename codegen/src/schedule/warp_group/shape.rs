@@ -39,6 +39,8 @@ choices! {
         pub batch: u32,
         /// Blocks that split K, 1 or 2: a cluster.
         pub splits: u32,
+        /// Blocks of neighbouring rows that copy a part of x each, for all of them: 1, or 2 in a cluster.
+        pub multicast: u32,
         /// Whether scales of groups multiply sums, exactly, and not weights, which are then rounded.
         pub exact: bool,
         /// Programmatic dependent launch: the kernel may start before the previous one ends.
@@ -50,6 +52,8 @@ choices! {
 const ROWS: u32 = 64;
 /// Words of 16 bytes: the least that a tensor copy moves, and what a lane gives to `ldmatrix`.
 pub(super) const VECTOR_WORDS: u32 = 4;
+/// Lines after which their swizzle begins anew.
+const SWIZZLED_LINES: u32 = 8;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 10;
 /// Registers of a consumer's thread besides sums and fragments, from the assembler's reports.
@@ -148,6 +152,15 @@ impl Schedule for WarpGroupTile {
             ),
             (self.exact || problem.may_scale_weights(), ChoiceRule::ScaledWeights),
             (problem.together() == 1 || self.row_tiles == 2, ChoiceRule::GatedRows),
+            (
+                self.multicast == 1
+                    || self.multicast == 2
+                        && self.splits == 1
+                        && problem.stack.is_none()
+                        && self.tokens.is_multiple_of(2 * SWIZZLED_LINES)
+                        && problem.target().has(Feature::Cluster),
+                ChoiceRule::Multicast,
+            ),
             (
                 self.splits == 1
                     || self.splits == 2
@@ -358,6 +371,8 @@ impl WarpGroupTile {
             parts,
             batch,
             splits,
+            // Two were slower in every case measured (docs/performance/warp_group.md).
+            multicast: 1,
             exact,
             programmatic,
         };
@@ -438,9 +453,14 @@ impl WarpGroupTile {
         main.problem.k.div_ceil(main.k_tile() / self.parts.max(1))
     }
 
-    /// Blocks along the rows.
+    /// Blocks along the rows: in whole clusters.
     pub(super) fn row_blocks(&self, problem: &Problem) -> u32 {
-        problem.grid_rows().div_ceil(self.rows())
+        problem.grid_rows().div_ceil(self.rows()).next_multiple_of(self.multicast)
+    }
+
+    /// Blocks of a cluster.
+    pub(super) const fn cluster(&self) -> u32 {
+        self.splits * self.multicast
     }
 
     /// Registers of a thread that multiplies, and of one of the producer; `None` if a block has as many as
@@ -504,14 +524,15 @@ impl WarpGroupTile {
 
     /// The shape's part of a kernel's name.
     pub(super) fn label(&self) -> String {
-        let Self { tokens, groups, row_tiles, stages, parts, batch, splits, exact, programmatic } =
-            self;
-        let half = if *parts > 1 { "h" } else { "" };
-        let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
-        let exact = if *exact { "x" } else { "" };
-        let early = if *programmatic { "p" } else { "" };
+        let Self { tokens, groups, row_tiles, stages, batch, .. } = self;
+        let half = if self.parts > 1 { "h" } else { "" };
+        let several =
+            |sign, blocks| if blocks > 1 { format!("{sign}{blocks}") } else { String::new() };
+        let (split, shared) = (several("k", self.splits), several("c", self.multicast));
+        let exact = if self.exact { "x" } else { "" };
+        let early = if self.programmatic { "p" } else { "" };
         format!(
-            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{exact}{early}"
+            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{shared}{exact}{early}"
         )
     }
 }

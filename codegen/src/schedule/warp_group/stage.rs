@@ -12,7 +12,8 @@
 
 use super::{Block, gather};
 use crate::ir::{
-    Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
+    Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, Special, Swizzle, TensorId,
+    TensorMap, Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, tile_words};
@@ -130,7 +131,7 @@ impl Stages {
                 buffer: io.x,
                 extents: vec![fixed(columns), rows],
                 strides: vec![fixed(1), fixed(columns)],
-                tile: vec![problem.input.words(line_columns(main)), tile.tokens],
+                tile: vec![problem.input.words(line_columns(main)), tile.tokens / tile.multicast],
                 swizzle: Swizzle::B128,
             })
         });
@@ -258,12 +259,24 @@ impl Stages {
             return;
         }
         let token = b.mul(block.token_block, block.tile.tokens);
+        // The tokens that this block copies, of those of all blocks that share them.
+        let share = block.tile.tokens / block.tile.multicast;
+        let (own, blocks): (Operand, _) = match block.tile.multicast {
+            1 => (0u32.into(), None),
+            blocks => {
+                let rank = b.special(Special::ClusterBlock);
+                (b.mul(rank, share), Some(Operand::U32((1 << blocks) - 1)))
+            }
+        };
+        let (own_token, place) = (b.add(token, own), b.mul(own, LINE));
         let columns = main.k_tile() / block.tile.parts;
         for line in 0..columns / line_columns(main) {
             let first = input.words(line * line_columns(main));
             let column = b.mad(number, input.words(columns), first);
             let offset = line * block.tile.tokens * LINE;
-            self.x.copy(b, (vec![column, token], stage, offset), barrier);
+            let to = self.x.of_stage(b, stage).plus(offset);
+            let to = Address { index: b.add(to.index, place), ..to };
+            self.x.copy_to(b, (vec![column, own_token], to), (barrier, blocks));
         }
         if let Some(scales) = &self.x_scales {
             let group = group_of_x(b, main, number);
@@ -297,9 +310,19 @@ impl StagedArray {
         (at, stage, offset): (Vec<Operand>, Operand, u32),
         barrier: BarrierRef,
     ) {
-        let Some(map) = self.map else { return };
         let to = self.of_stage(b, stage).plus(offset);
-        b.push(Op::TensorLoad { to, map, at, barrier, multicast: None });
+        self.copy_to(b, (at, to), (barrier, None));
+    }
+
+    /// Starts the copy of a box, of this block or of these blocks of the cluster.
+    fn copy_to(
+        &self,
+        b: &mut Builder,
+        (at, to): (Vec<Operand>, Address),
+        (barrier, multicast): (BarrierRef, Option<Operand>),
+    ) {
+        let Some(map) = self.map else { return };
+        b.push(Op::TensorLoad { to, map, at, barrier, multicast });
     }
 
     /// The first word of a stage.
