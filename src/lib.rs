@@ -74,7 +74,7 @@ pub mod __private {
 /// What most users need.
 pub mod prelude {
     pub use quantloom_dsl::layout::Shape;
-    pub use quantloom_dsl::{Scheme, parse};
+    pub use quantloom_dsl::{Accuracy, Scheme, parse};
     pub use quantloom_runtime::checkpoint::{Checkpoint, Layer, Tensor};
     pub use quantloom_runtime::declared::{Declared, Packed, Weight};
     pub use quantloom_runtime::element::{bf16, f16};

@@ -380,7 +380,7 @@ pub enum Accumulate {
 }
 
 /// How exact a product has to be, where a faster one rounds more. Neither changes what a scheme means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Accuracy {
     /// The fastest product. Scales of groups may multiply weights, each of which is then rounded once to the type of the
     /// instruction's operands, as other software does; kernels say where they do, and error bounds have it.
@@ -580,12 +580,14 @@ impl Scheme {
         self.stores_of(Component::Code).map(bits).sum()
     }
 
-    /// Whether two schemes differ only in their names and summaries.
+    /// Whether two schemes differ only in their names and summaries, and in what is asked of their products: targets and
+    /// accuracy.
     pub fn same_meaning(&self, other: &Self) -> bool {
         let renamed = Self {
             name: other.name.clone(),
             summary: other.summary.clone(),
             targets: other.targets.clone(),
+            accuracy: other.accuracy,
             ..self.clone()
         };
         renamed == *other
@@ -594,7 +596,7 @@ impl Scheme {
     /// Whether one kernel serves both: they differ only in names and packing.
     pub fn same_compute(&self, other: &Self) -> bool {
         let repacked = Self { stores: other.stores.clone(), ..self.clone() };
-        repacked.same_meaning(other)
+        self.accuracy == other.accuracy && repacked.same_meaning(other)
     }
 }
 

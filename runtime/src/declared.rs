@@ -31,20 +31,23 @@ pub trait Declared: Sized + Send + Sync + 'static {
         Self::cell().get_or_init(|| parse(Self::TEXT).ok()).as_ref()
     }
 
-    /// Takes a checkpoint's layer, which must be of this scheme (its packing may be another one's).
+    /// Takes a checkpoint's layer, which must be of this scheme (its packing may be another one's). Products are exact where
+    /// the scheme or the layer asks for that.
     ///
     /// # Errors
     /// [`LoadError`].
     fn load(layer: &Layer) -> Result<Packed<Self>, LoadError> {
         let declared = Self::scheme().ok_or(LoadError::Declaration)?;
-        if !declared.same_compute(layer.scheme()) {
+        let accuracy = declared.accuracy.max(layer.scheme().accuracy);
+        let layer = layer.with_accuracy(accuracy);
+        if !declared.with_accuracy(accuracy).same_compute(layer.scheme()) {
             return Err(LoadError::OtherScheme {
                 layer: layer.name().to_owned(),
                 declared: declared.to_string(),
                 found: layer.scheme().to_string(),
             });
         }
-        Ok(Packed { layer: layer.clone(), scheme: PhantomData })
+        Ok(Packed { layer, scheme: PhantomData })
     }
 }
 

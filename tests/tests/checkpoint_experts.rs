@@ -1,12 +1,17 @@
 //! Expert layers of checkpoints: golden files through `check`, and what the parts are.
 
+use quantloom_dsl::Accuracy;
 use quantloom_dsl::experts::ExpertLayer;
+use quantloom_dsl::format::BF16;
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::checkpoint::{
     Checkpoint, CheckpointExperts, ExpertsProblem, Options, StoredExperts,
 };
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::experts::{ExpertMap, ExpertOptions, ExpertProduct, ExpertSource, Routed};
+use quantloom_runtime::element::Values;
+use quantloom_runtime::experts::{
+    ExpertCall, ExpertMap, ExpertOptions, ExpertProduct, ExpertSource, Routed,
+};
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tests::file::File;
 use quantloom_tests::{golden, golden_file};
@@ -177,6 +182,36 @@ fn row(weight: &Unpacked, n: u64) -> Vec<f32> {
     let mut row = vec![0.0; weight.shape().k as usize];
     weight.decode_row(0, n, &mut row);
     row
+}
+
+/// Both products of a layer in groups of 32, whose scales round weights on Hopper, are exact where that is asked for, and
+/// right either way; with x in one type only it is listed.
+#[test]
+fn products_are_asked_for() {
+    let (file, name) = ("moe_ct_w4a16", "model.layers.0.mlp.experts");
+    let checkpoint = open(file);
+    let fast = checkpoint.expert_layer(name).unwrap();
+    let exact = fast.clone().with_accuracy(Accuracy::Exact).with_input(BF16);
+    let device = quantloom::Device::simulated("sm_90a").unwrap();
+    let [of_fast, of_exact] = [&fast, &exact].map(|experts| experts.prepare(&device).unwrap());
+    let rounds = |text: &str| text.matches("weights times their scale are rounded").count();
+    let [said, said_exact] = [of_fast.explain(2), of_exact.explain(2)];
+    assert!(rounds(&said) >= 2, "{said}");
+    assert_eq!(rounds(&said_exact), 0, "{said_exact}");
+    assert!(said.contains("x in f16: ") && said_exact.contains("x in bf16: "), "{said_exact}");
+
+    let hidden = fast.sizes().hidden as usize;
+    let x: Vec<f32> = (0..2 * hidden).map(|at| ((at % 13) as f32 - 6.0) / 8.0).collect();
+    let routed = Routed::Chosen { ids: &[0, 2, 3, 1], weights: &[0.75, 0.25, 0.5, 0.5] };
+    let call = ExpertCall { x: Values::F32(&x), routed, shared: None };
+    let on_cpu = fast.prepare(&CpuDevice::portable()).unwrap().forward(&call).unwrap();
+    let largest = on_cpu.iter().fold(0.0f32, |most, y| most.max(y.abs()));
+    for op in [of_fast, of_exact] {
+        for (y, on_cpu) in op.forward(&call).unwrap().iter().zip(&on_cpu) {
+            // x, h and weights have 8 digits, rounded a few times.
+            assert!((y - on_cpu).abs() <= largest / 32.0, "{y}, expected {on_cpu}");
+        }
+    }
 }
 
 /// A matrix of a stack is the same whether its own bytes are unpacked or the whole stack.

@@ -266,6 +266,16 @@ fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
         }
     }
     quantloom::scheme! {
+        Exact {
+            weight: u4 - 8,
+            scale: bf16 per 1x128,
+            pack: i32 [k:* | w, n] as "weight_packed",
+            activation: bf16 | f16,
+            arithmetic: own,
+            accuracy: exact,
+        }
+    }
+    quantloom::scheme! {
         Other { weight: u4 - 8, scale: bf16 per 1x64, pack: [k, n], activation: bf16 }
     }
     let checkpoint = Checkpoint::open(quantloom_tests::golden_file("ct_w4a16")).unwrap();
@@ -278,6 +288,16 @@ fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
     for (y, portable) in y.iter().zip(&portable) {
         assert!((y - portable).abs() <= 1e-4 * portable.abs().max(1.0), "{y} {portable}");
     }
+    // The accuracy is the declaration's wish or the caller's, and no property of the file.
+    let exact = layer.with_accuracy(Accuracy::Exact);
+    let accuracies = [
+        W4A16::load(layer).unwrap().layer().scheme().accuracy,
+        W4A16::load(&exact).unwrap().layer().scheme().accuracy,
+        Exact::load(layer).unwrap().layer().scheme().accuracy,
+    ];
+    assert_eq!(accuracies, [Accuracy::Fast, Accuracy::Exact, Accuracy::Exact]);
+    assert!(exact.scheme().same_meaning(layer.scheme()));
+    assert!(!exact.scheme().same_compute(layer.scheme()));
     let refusal = Other::load(layer).unwrap_err().to_string();
     assert!(refusal.contains("is of another scheme than declared"), "{refusal}");
 }

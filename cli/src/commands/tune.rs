@@ -7,8 +7,8 @@ use clap::Args;
 use quantloom::codegen::jit::alternatives;
 use quantloom::codegen::schedule::{Case, Chosen, Measured, merged};
 use quantloom::device::Device;
-use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
+use quantloom::dsl::{Accuracy, Scheme};
 
 use super::backend;
 use super::bench::gpu::Copies;
@@ -89,6 +89,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let known = known.context("cannot read the table that `--write` names")?;
     let schemes: Vec<Scheme> =
         arguments.schemes.iter().map(|name| scheme(name)).collect::<Result<_>>()?;
+    let exact = schemes.iter().find(|scheme| scheme.accuracy == Accuracy::Exact);
+    if let (Some(scheme), Some(_)) = (exact, &arguments.write) {
+        bail!(
+            "the table has no lines of exact products, which `{}` asks for: leave out --write",
+            scheme.name
+        );
+    }
     let Tokens(tokens) = &arguments.m;
     let cells = schemes.len() * arguments.shapes.len() * tokens.len();
     let progress = Progress::new("measuring", cells as u64);

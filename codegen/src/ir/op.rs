@@ -389,7 +389,7 @@ pub enum Op {
         expect: Option<Operand>,
     },
     /// One arrival at the current phase of the mbarrier of the same number in a block of the cluster; that block must not
-    /// have ended.
+    /// have ended. It orders reads by matrix products and copies that the phase waits for, no other accesses of two blocks.
     ClusterArrive {
         /// The mbarrier.
         barrier: BarrierRef,

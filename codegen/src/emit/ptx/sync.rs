@@ -34,6 +34,8 @@ impl Writer<'_> {
         self.line(&format!("mbarrier.arrive{way}.shared.b64 %state, [{at}]{bytes};"));
     }
 
+    /// Without a scope: `.release.cluster` is a fence of all of the thread's accesses, and took as long as the products of
+    /// a stage. What it orders are reads by matrix products, which are complete.
     pub(super) fn cluster_arrive(&mut self, barrier: BarrierRef, block: Operand) {
         let (at, block) = (self.mbarrier(barrier), self.value(block));
         let (base, plus) = at.split_once('+').unwrap_or((&at, "0"));

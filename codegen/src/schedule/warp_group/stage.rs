@@ -2,7 +2,8 @@
 //!
 //! A stage is a k-tile, or half of one, of x and of codes, and a k-tile of each group parameter, in a block of shared memory each, one stage
 //! after another:
-//! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B;
+//! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B. With multicast the other
+//!   block of the cluster copies half of them;
 //! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
 //! - parameters: the words of each native tile, as they are;
 //! - scales of x that change along K: of each token that of the k-tile's columns.
