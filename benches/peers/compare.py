@@ -12,13 +12,17 @@ It needs PyTorch with CUDA; without humming-kernels its rows are left out, and t
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("compare.py: PyTorch with CUDA is not installed for this Python (pip install torch)")
 
 from cases import CASES, Case
 from peers import times
@@ -96,6 +100,8 @@ def main() -> int:
     cases = [case for case in CASES if only is None or case.scheme in only]
     if not cases:
         parser.error("--only names no case; they are " + ", ".join(case.scheme for case in CASES))
+    if shutil.which(arguments.ours) is None:
+        parser.error(f"--ours: there is no program {arguments.ours}; `cargo build --release` makes it")
     if not torch.cuda.is_available():
         parser.error("PyTorch finds no NVIDIA GPU")
     device = torch.cuda.get_device_properties(0)

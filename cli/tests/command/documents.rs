@@ -22,6 +22,19 @@ fn the_page_of_schemes_is_fresh() {
     );
 }
 
+/// A case of the comparison with other libraries is a label and a scheme of the catalogue.
+#[test]
+fn schemes_are_compared_that_exist() {
+    let text = read("benches/peers/cases.py");
+    let (_, cases) = text.split_once("CASES = (").unwrap();
+    let schemes: Vec<&str> =
+        cases.split(" Case(").skip(1).map(|case| case.split('"').nth(3).unwrap()).collect();
+    assert_eq!(schemes.len(), 10, "{schemes:?}");
+    for name in schemes {
+        assert!(quantloom::kernels::scheme(name).is_some(), "{name}");
+    }
+}
+
 #[test]
 fn the_pictures_are_fresh() {
     let folder = tempfile::tempdir().unwrap();
