@@ -179,13 +179,14 @@ const W4A16: &str = "w4a16 {
 /// Weights in one, two and three bf16 parts, groups that begin inside of a step, zero points.
 #[test]
 fn weights_of_any_number_of_bf16_parts_multiply_as_their_reference() {
-    for weight in [
+    let weights = [
         "weight: i8, scale: f32 per channel",
         "weight: e2m1, scale: e8m0 per 1x16",
         "weight: u4, zero: u4 [g, n], scale: f16 per 1x8",
         "weight: i5, scale: f32 per 1x32",
         "weight: u3, zero: f16 [g, n], scale: bf16 per 1x64",
-    ] {
+    ];
+    for weight in Share::new(2, 1).of(weights) {
         let text = format!("parts {{ {weight}, pack: [k, n], activation: bf16 | f16 }}");
         let scheme = quantloom_dsl::parse(&text).unwrap_or_else(|e| panic!("{text}: {e:?}"));
         check(&scheme, quantloom_kernels::DECODERS, &SHAPES, &[0, 1, 2, 3, 4, 6, 7]);

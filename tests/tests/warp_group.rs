@@ -297,7 +297,7 @@ fn experts_multiply_bytes() {
         (of("ct_w4afp8"), "tokens=8, row_tiles=1", (264, 136), Gate::Silu),
         (of("ct_fp8_dynamic"), "tokens=48, row_tiles=2", (264, 136), Gate::UngatedSilu),
     ];
-    cases.into_par_iter().for_each(|(scheme, tile, shape, gate)| {
+    Share::new(2, 1).of(cases).into_par_iter().for_each(|(scheme, tile, shape, gate)| {
         let name = &format!("{}, {tile}", scheme.name);
         let choices = format!("use warp_group; warp_group({tile}, stages=4)");
         let source = JitWithOverrides(choices.parse().unwrap());

@@ -74,9 +74,9 @@ fn is_of_integers(kernel: &str) -> bool {
 /// A code type without a decoder is looked up twice: its bytes are codes, and those the table's.
 #[test]
 fn tables_of_integers_serve_without_decoders() {
-    for weight in
-        ["e2m1, scale: e8m0 per 1x32", "codebook(-1, -0.25, 0.125, 15), scale: f32 per 1x64"]
-    {
+    let weights =
+        ["e2m1, scale: e8m0 per 1x32", "codebook(-1, -0.25, 0.125, 15), scale: f32 per 1x64"];
+    for weight in Share::new(2, 1).of(weights) {
         let scheme = scheme(weight, "i8 { scale: f32 per 1x32 }");
         for summary in quantloom_tools::conformance::check(&scheme).unwrap() {
             assert!(summary.kernels.iter().all(|kernel| is_of_integers(kernel)), "{summary:?}");
