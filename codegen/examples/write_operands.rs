@@ -17,7 +17,7 @@ use std::path::Path;
 
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Extent, verify};
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::OperandType;
 use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::NUMBER_BF16;
@@ -73,7 +73,7 @@ fn write(
          arithmetic: own }}"
     );
     let scheme = parse(&text).map_err(|faults| format!("{faults}"))?;
-    let known = [Operand::I8, Operand::E4m3, Operand::Bf16, Operand::F16];
+    let known = [OperandType::I8, OperandType::E4m3, OperandType::Bf16, OperandType::F16];
     let operand = known.into_iter().find(|known| known.to_string() == operand);
     let operand = operand.ok_or("the operand is i8, e4m3, bf16 or f16")?;
     let target = target("sm_90a").ok_or("there is no target sm_90a")?;

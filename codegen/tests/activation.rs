@@ -6,7 +6,7 @@ use std::path::Path;
 
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::OperandType;
 use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
 use quantloom_codegen::schedule::{InputScale, Problem, Unscheduled};
 use quantloom_codegen::target::target;
@@ -23,8 +23,14 @@ mod mistakes;
 mod prescale;
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
-const OPERANDS: [Operand; 6] =
-    [Operand::I8, Operand::E4m3, Operand::E4m3Fnuz, Operand::Bf16, Operand::F16, Operand::F32];
+const OPERANDS: [OperandType; 6] = [
+    OperandType::I8,
+    OperandType::E4m3,
+    OperandType::E4m3Fnuz,
+    OperandType::Bf16,
+    OperandType::F16,
+    OperandType::F32,
+];
 
 /// Schemes of the catalogue with each of their activations.
 fn every() -> Vec<(Scheme, Activation)> {
@@ -195,10 +201,10 @@ fn the_operand_is_the_references() {
 fn codes_with_their_scales_are_the_references() {
     let shapes = [(200, 256), (300, 384), (256, 256), (77, 128), (2056, 2304)];
     for (code, operand, above) in [
-        ("e2m1", Operand::E2m1, 1.75),
-        ("e2m3", Operand::E2m3, 1.9375),
-        ("e3m2", Operand::E3m2, 1.875),
-        ("e4m3", Operand::E4m3, 1.75),
+        ("e2m1", OperandType::E2m1, 1.75),
+        ("e2m3", OperandType::E2m3, 1.9375),
+        ("e3m2", OperandType::E3m2, 1.875),
+        ("e4m3", OperandType::E4m3, 1.75),
     ] {
         for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
             let activation = format!("{code} {{ scale: e8m0 per 1x32 from pow2 above {above} }}");
@@ -224,11 +230,11 @@ fn codes_with_scales_of_blocks_are_the_references() {
     let nvfp4 =
         "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }";
     for (activation, operand) in [
-        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", Operand::PaddedE2m1),
-        ("e2m3 { scale: e8m0 per 1x32 from pow2 above 1.9375 }", Operand::PaddedE2m3),
-        ("e3m2 { scale: e8m0 per 1x32 from pow2 above 1.875 }", Operand::PaddedE3m2),
-        ("e2m1 { scale: e4m3 per 1x16 }", Operand::E2m1),
-        (nvfp4, Operand::E2m1),
+        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", OperandType::PaddedE2m1),
+        ("e2m3 { scale: e8m0 per 1x32 from pow2 above 1.9375 }", OperandType::PaddedE2m3),
+        ("e3m2 { scale: e8m0 per 1x32 from pow2 above 1.875 }", OperandType::PaddedE3m2),
+        ("e2m1 { scale: e4m3 per 1x16 }", OperandType::E2m1),
+        (nvfp4, OperandType::E2m1),
     ] {
         for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
             let scheme = other(activation, arithmetic);
@@ -255,10 +261,13 @@ fn elements_with_their_scales_are_the_references() {
     let nvfp4 =
         "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }";
     for (activation, operands) in [
-        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", &[Operand::Bf16, Operand::F32][..]),
-        ("e3m2 { scale: e8m0 per 1x64 from pow2 above 1.875 }", &[Operand::Bf16]),
-        ("e4m3 { scale: e8m0 per 1x32 from pow2 above 1.75 }", &[Operand::Bf16]),
-        (nvfp4, &[Operand::Bf16, Operand::F16, Operand::F32]),
+        (
+            "e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }",
+            &[OperandType::Bf16, OperandType::F32][..],
+        ),
+        ("e3m2 { scale: e8m0 per 1x64 from pow2 above 1.875 }", &[OperandType::Bf16]),
+        ("e4m3 { scale: e8m0 per 1x32 from pow2 above 1.75 }", &[OperandType::Bf16]),
+        (nvfp4, &[OperandType::Bf16, OperandType::F16, OperandType::F32]),
     ] {
         for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
             let scheme = other(activation, arithmetic);
@@ -292,14 +301,14 @@ fn elements_with_their_scales_are_the_references() {
 #[test]
 fn elements_without_exact_scales_have_none() {
     for (activation, operand) in [
-        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", Operand::F16),
-        ("e2m1 { scale: f32 per 1x32 }", Operand::Bf16),
-        ("e4m3 { scale: e4m3 per 1x16 }", Operand::F16),
-        ("e4m3 { scale: e4m3 per 1x48 }", Operand::Bf16),
-        ("e4m3 { scale: e4m3 per 1x512 }", Operand::Bf16),
-        ("e4m3 { scale: divide e4m3 per 1x16 }", Operand::Bf16),
-        ("e4m3 { scale: e4m3 per token }", Operand::Bf16),
-        ("i8 { scale: e4m3 per 1x16 }", Operand::Bf16),
+        ("e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }", OperandType::F16),
+        ("e2m1 { scale: f32 per 1x32 }", OperandType::Bf16),
+        ("e4m3 { scale: e4m3 per 1x16 }", OperandType::F16),
+        ("e4m3 { scale: e4m3 per 1x48 }", OperandType::Bf16),
+        ("e4m3 { scale: e4m3 per 1x512 }", OperandType::Bf16),
+        ("e4m3 { scale: divide e4m3 per 1x16 }", OperandType::Bf16),
+        ("e4m3 { scale: e4m3 per token }", OperandType::Bf16),
+        ("i8 { scale: e4m3 per 1x16 }", OperandType::Bf16),
     ] {
         let scheme = other(activation, "f32");
         let chip = target("sm_90a").unwrap();
@@ -377,21 +386,39 @@ fn long_rows_are_read_twice() {
 #[test]
 fn quantisers_that_are_not_taken_are_named() {
     let cases = [
-        ("i8 { scale: own per token }", Operand::E4m3, (64, 64), false, "i8 activations as oper"),
-        ("e4m3 { scale: own per token }", Operand::I8, (64, 64), false, "as operands in i8"),
-        ("bf16", Operand::I8, (64, 64), false, "bf16 activations as operands in i8"),
-        ("i8 { zero: i8, scale: f32 per token }", Operand::I8, (64, 64), false, "operands in i8"),
+        (
+            "i8 { scale: own per token }",
+            OperandType::E4m3,
+            (64, 64),
+            false,
+            "i8 activations as oper",
+        ),
+        ("e4m3 { scale: own per token }", OperandType::I8, (64, 64), false, "as operands in i8"),
+        ("bf16", OperandType::I8, (64, 64), false, "bf16 activations as operands in i8"),
+        (
+            "i8 { zero: i8, scale: f32 per token }",
+            OperandType::I8,
+            (64, 64),
+            false,
+            "operands in i8",
+        ),
         (
             "i8 { scale: u25 per token }",
-            Operand::Bf16,
+            OperandType::Bf16,
             (64, 64),
             false,
             "u25 scales of activations",
         ),
-        ("i8 { scale: i32 per 1x32 }", Operand::Bf16, (64, 64), false, "i32 scales of activations"),
-        ("i8 { scale: own per token }", Operand::I8, (0, 64), false, "K = 0"),
-        ("i8 { scale: own per token }", Operand::I8, (64, 68), false, "P = 68"),
-        ("i8 { scale: own per token }", Operand::I8, (64, 56), false, "P = 56"),
+        (
+            "i8 { scale: i32 per 1x32 }",
+            OperandType::Bf16,
+            (64, 64),
+            false,
+            "i32 scales of activations",
+        ),
+        ("i8 { scale: own per token }", OperandType::I8, (0, 64), false, "K = 0"),
+        ("i8 { scale: own per token }", OperandType::I8, (64, 68), false, "P = 68"),
+        ("i8 { scale: own per token }", OperandType::I8, (64, 56), false, "P = 56"),
     ];
     for (activation, operand, shape, gathers, expected) in cases {
         let scheme = other(activation, "f32");

@@ -9,7 +9,7 @@ use quantloom_codegen::ir::{
     MatrixOp, MatrixScale, Reg, Special, Type, Verified, Width, Word, verify,
 };
 use quantloom_codegen::plan::plan;
-use quantloom_codegen::sim::{Arguments, Contents, Options, run};
+use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_codegen::target::{ScaleCode, ScaleLanes, Scaling, target};
 use quantloom_dsl::format::{E2M1, E2M3, E3M2, E4M3, FloatFormat, Variant};
 use quantloom_dsl::layout::Point;
@@ -234,7 +234,7 @@ fn compared(
 ) -> Result<(Vec<f32>, Vec<f32>), String> {
     let buffers = vec![Contents::from_words(words), Contents::poison(4 * 4 * 32)];
     let mut arguments = Arguments { parameters: vec![], buffers };
-    let ran = run(&kernel(row, byte), &mut arguments, &Options::default());
+    let ran = run(&kernel(row, byte), &mut arguments, &SimulationOptions::default());
     ran.map_err(|fault| fault.to_string())?;
     let found = arguments.buffers[1].words();
     let [m, n, k] = row.shape;

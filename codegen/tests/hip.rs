@@ -5,7 +5,7 @@ use crate::kernels::host::Program;
 use crate::kernels::{self, launch, sm};
 use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::*;
-use quantloom_codegen::sim::{Arguments, Contents, Options, run};
+use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_codegen::target::{Feature, Target};
 use quantloom_dsl::format::{BF16, E4M3, F16, Overflow};
 use quantloom_tests::tools::clang;
@@ -227,7 +227,8 @@ fn operations_agree(blocks: u32) {
         buffers.push(Contents::poison(4 * len.product::<usize>()));
         let mut arguments = Arguments { parameters: vec![], buffers };
         let left = Program::new(clang, kernel.clone()).run(&arguments)[3].words();
-        run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+        run(&kernel, &mut arguments, &SimulationOptions::default())
+            .unwrap_or_else(|fault| panic!("{fault}"));
         let right = arguments.buffers[3].words();
         let count = (blocks * THREADS) as usize;
         for (number, operation) in operations.iter().enumerate() {
@@ -261,7 +262,8 @@ fn both(kernel: Kernel, arguments: &Arguments) {
     let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{name}: {refusals}"));
     let left = Program::new(clang, kernel.clone()).run(arguments);
     let mut right = arguments.clone();
-    run(&kernel, &mut right, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    run(&kernel, &mut right, &SimulationOptions::default())
+        .unwrap_or_else(|fault| panic!("{fault}"));
     for ((buffer, left), right) in kernel.buffers.iter().zip(&left).zip(&right.buffers) {
         let at = left.bytes.iter().zip(&right.bytes).position(|(left, right)| left != right);
         assert_eq!(at, None, "byte of {} in {name}", buffer.name);
@@ -638,7 +640,8 @@ fn a_scale_of_255_makes_a_row_nan() {
     let results = Contents::poison(4 * len as usize / 20 * 8);
     let mut arguments =
         Arguments { parameters: vec![], buffers: vec![Contents::from_words(&x), results] };
-    run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    run(&kernel, &mut arguments, &SimulationOptions::default())
+        .unwrap_or_else(|fault| panic!("{fault}"));
     for (at, word) in arguments.buffers[1].words().into_iter().take(512).enumerate() {
         let (lane, register) = (at / 8, at % 4);
         let row = 4 * (lane / 16) + register;

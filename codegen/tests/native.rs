@@ -3,7 +3,7 @@
 //! one that the product's operand holds there.
 
 use quantloom_codegen::plan::interpret::interpret;
-use quantloom_codegen::plan::{DequantPlan, NativeLayout, Operand, Plan, brief, plan};
+use quantloom_codegen::plan::{DequantPlan, NativeLayout, OperandType, Plan, brief, plan};
 use quantloom_codegen::target::{Class, TARGETS, Target};
 use quantloom_dsl::layout::{
     BoundLayout, Component, Element, Granularity, GroupSize, Index, Shape, write_bits,
@@ -569,7 +569,7 @@ fn rounded_values_are_told() {
     assert!(rounded.to_string().contains(&format!("instructions a code; {lost}\n")));
     // Codes of x have either type; that with more digits loses less.
     let i8 = plan(THIRDS, "i8 { scale: f32 per token }", "gfx942");
-    assert_eq!(i8.compute.product.weight, Operand::F16);
+    assert_eq!(i8.compute.product.weight, OperandType::F16);
     let wide = "codebook(-1e20, -1e-20, 1e-20, 1e20)";
     let lost = "values are rounded to f16, whose range is narrower than theirs: the smallest lose \
                 digits or become 0";

@@ -2,7 +2,7 @@
 //! products read, the operand of x.
 
 use crate::kernels::products::catalogue;
-use quantloom_codegen::plan::{Operand, plan};
+use quantloom_codegen::plan::{OperandType, plan};
 use quantloom_codegen::schedule::{
     ByteFragments, GroupParams, InputScale, MainLoop, Order, ParamKind, Problem,
 };
@@ -190,16 +190,16 @@ fn bytes_are_multiplied_as_they_are_stored() {
         (of_warp_groups.operand, of_warp_groups.columns, of_warp_groups.fragments)
     };
     for name in ["ct_w8a8", "quark_w8a8_int8_tensor_static"] {
-        assert_eq!(of(name), (Operand::I8, 1024, Some(ByteFragments::Whole)), "{name}");
+        assert_eq!(of(name), (OperandType::I8, 1024, Some(ByteFragments::Whole)), "{name}");
     }
     for name in ["ct_fp8", "ct_fp8_dynamic", "modelopt_fp8"] {
-        assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
+        assert_eq!(of(name), (OperandType::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
     }
     // With scales of blocks, and of groups of x.
     for name in ["fp8_block", "ct_fp8_block"] {
-        assert_eq!(of(name), (Operand::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
+        assert_eq!(of(name), (OperandType::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
     }
-    assert_eq!(of("ct_w4afp8"), (Operand::E4m3, 1024, Some(ByteFragments::Nibbles)));
+    assert_eq!(of("ct_w4afp8"), (OperandType::E4m3, 1024, Some(ByteFragments::Nibbles)));
     // Codes of fewer bits, x in bf16, groups shorter than a line.
     for name in ["ct_w4a8", "ct_mxfp8a16", "ct_w8a16", "ct_mxfp8"] {
         assert_eq!(of(name).2, None, "{name}");

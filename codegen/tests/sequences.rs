@@ -10,20 +10,20 @@ use quantloom_codegen::plan::templates::{
     PLACED_HALF, SIGNED_NIBBLES, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
     planes_to_elements, signed_nibbles,
 };
-use quantloom_codegen::plan::{DequantPlan, Operand, Sequence};
+use quantloom_codegen::plan::{DequantPlan, OperandType, Sequence};
 use quantloom_codegen::target::Class;
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::{Code, WeightCode};
 use quantloom_tests::sweep::Share;
 
-const OPERANDS: [Operand; 7] = [
-    Operand::U8,
-    Operand::I8,
-    Operand::E4m3,
-    Operand::E4m3Fnuz,
-    Operand::F16,
-    Operand::Bf16,
-    Operand::F32,
+const OPERANDS: [OperandType; 7] = [
+    OperandType::U8,
+    OperandType::I8,
+    OperandType::E4m3,
+    OperandType::E4m3Fnuz,
+    OperandType::F16,
+    OperandType::Bf16,
+    OperandType::F32,
 ];
 
 fn weight(text: &str) -> WeightCode {
@@ -86,7 +86,7 @@ fn every_sequence() -> Vec<Sequence> {
     all.extend(weights.iter().filter_map(signed_nibbles));
     // Codes of as many bits as the element has beside its padding.
     let small = weights.iter().filter(|weight| weight.code.bits() <= 4);
-    all.extend(small.map(|weight| planes_to_elements(weight, Operand::PaddedE2m1)));
+    all.extend(small.map(|weight| planes_to_elements(weight, OperandType::PaddedE2m1)));
     for weight in &weights {
         for operand in OPERANDS {
             all.extend(placed_half(weight, operand));
@@ -111,7 +111,7 @@ fn every_sequence_is_correct_for_every_code() {
         }
     }
     // Codebooks have sequences to both 16-bit types.
-    for operand in [Operand::Bf16, Operand::F16] {
+    for operand in [OperandType::Bf16, OperandType::F16] {
         let book = |of: &&Sequence| matches!(of.weight.code, Code::Codebook(_));
         assert!(sequences.iter().filter(book).any(|of| of.operand == operand), "{operand}");
     }
@@ -140,9 +140,10 @@ fn every_code_can_be_decoded() {
         Class::Rdna4,
     ];
     for weight in weights() {
-        let ways =
-            gpus.iter().flat_map(|class| [Operand::F16, Operand::Bf16].map(|to| (to, *class)));
-        for (operand, class) in ways.chain([(Operand::F32, Class::Shader)]) {
+        let ways = gpus
+            .iter()
+            .flat_map(|class| [OperandType::F16, OperandType::Bf16].map(|to| (to, *class)));
+        for (operand, class) in ways.chain([(OperandType::F32, Class::Shader)]) {
             let plan = DequantPlan::new(&weight, operand, class);
             let plan = plan.unwrap_or_else(|| panic!("{weight} to {operand} on {class:?}"));
             let integer = !weight.code.is_float();
@@ -155,56 +156,56 @@ fn every_code_can_be_decoded() {
         (plan.to_string(), plan.encoding(), plan.rounds())
     };
     let table = |bits: u32| if bits == 8 { "table" } else { "planes_to_bytes -> table" };
-    let found = plan(&weight("e5m1"), Operand::F16);
+    let found = plan(&weight("e5m1"), OperandType::F16);
     assert_eq!(found, (table(7).to_owned(), (0, -1), false), "f16 ends at 65504");
-    assert_eq!(plan(&weight("e6m1"), Operand::Bf16), ("rebias".to_owned(), (0, 0), false));
-    assert!(plan(&weight("e6m1"), Operand::F16).2, "64 powers of two");
-    assert_eq!(plan(&book(32, any), Operand::F16), (table(5).to_owned(), (0, 0), true));
-    assert_eq!(plan(&book(8, any), Operand::F16).0, "planes_to_bytes -> byte_tables");
+    assert_eq!(plan(&weight("e6m1"), OperandType::Bf16), ("rebias".to_owned(), (0, 0), false));
+    assert!(plan(&weight("e6m1"), OperandType::F16).2, "64 powers of two");
+    assert_eq!(plan(&book(32, any), OperandType::F16), (table(5).to_owned(), (0, 0), true));
+    assert_eq!(plan(&book(8, any), OperandType::F16).0, "planes_to_bytes -> byte_tables");
     let large = book(256, |code| (code as f32 + 1.0) * 70_000.0);
-    assert!(plan(&large, Operand::F16).1.1 < 0);
+    assert!(plan(&large, OperandType::F16).1.1 < 0);
     let odd = WeightCode { offset: -1000, ..weight("u4") };
-    assert_eq!(plan(&odd, Operand::Bf16), ("subnormal_half".to_owned(), (-1000, -6), false));
+    assert_eq!(plan(&odd, OperandType::Bf16), ("subnormal_half".to_owned(), (-1000, -6), false));
 }
 
 /// Instructions per unit as counted by hand, and the encoding of the result.
 #[test]
 fn the_cheapest_sequences_are_these() {
     // Codes, operand, class, templates, instructions, codes of the unit, add, exponent.
-    type Row = (&'static str, Operand, Class, &'static str, u32, u32, i32, i32);
+    type Row = (&'static str, OperandType, Class, &'static str, u32, u32, i32, i32);
     const ROWS: &[Row] = &[
-        ("u4 - 8", Operand::Bf16, Class::Ampere, "subnormal_half", 9, 8, 0, -6),
-        ("i4", Operand::Bf16, Class::Ampere, "subnormal_half", 9, 8, 0, -6),
-        ("u4 - 8", Operand::F16, Class::Hopper, "magic_f16", 9, 8, 0, 0),
-        ("u8 - 128", Operand::F16, Class::Ampere, "magic_f16", 4, 4, 0, 0),
-        ("i8", Operand::Bf16, Class::Hopper, "subnormal_half", 5, 4, 0, -6),
-        ("u8 - 128", Operand::Bf16, Class::Hopper, "subnormal_half", 5, 4, 0, -6),
-        ("u8", Operand::Bf16, Class::Hopper, "subnormal_half", 5, 4, 0, -6),
-        ("u2 - 2", Operand::Bf16, Class::Ada, "subnormal_half", 17, 16, 0, -6),
-        ("u8", Operand::Bf16, Class::Cdna3, "halves_bf16", 2 * (2 * 2 + 5) + 1, 4, -128, 0),
-        ("e2m1", Operand::Bf16, Class::Hopper, "placed_half", 24, 16, 0, 0),
-        ("e3m2", Operand::Bf16, Class::Ampere, "placed_half", 25, 16, 0, 0),
-        ("e3m2", Operand::F16, Class::Hopper, "placed_half", 17, 16, 0, -12),
-        ("e2m3", Operand::Bf16, Class::Hopper, "placed_half", 33, 16, 0, 0),
-        ("e4m3", Operand::Bf16, Class::Hopper, "rebias", 13, 4, 0, 0),
-        ("e3m4", Operand::Bf16, Class::Hopper, "rebias", 15, 4, 0, 0),
-        ("e3m4", Operand::F16, Class::Ampere, "rebias", 15, 4, 0, 0),
-        ("e4m3", Operand::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
-        ("e2m1", Operand::F16, Class::Hopper, "rebias", 15, 8, 0, -14),
-        ("e4m3", Operand::F16, Class::Ampere, "rebias", 13, 4, 0, 0),
-        ("u4 - 8", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
-        ("i4", Operand::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
-        ("e2m1", Operand::E4m3, Class::Ada, "byte_tables", 7, 8, 0, 0),
-        ("e4m3", Operand::E4m3Fnuz, Class::Cdna3, "rebias", 9, 4, 0, -1),
-        ("e4m3fnuz", Operand::E4m3Fnuz, Class::Cdna3, "as stored", 0, 1, 0, 0),
-        ("i8", Operand::I8, Class::Hopper, "as stored", 0, 1, 0, 0),
-        ("u4 - 8", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
-        ("i4", Operand::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
-        ("e2m1", Operand::U8, Class::Lanes, "planes_to_bytes -> byte_tables", 12 + 8, 32, 6, 1),
-        ("u8", Operand::F32, Class::Lanes, "convert_f32", 10, 4, 0, 0),
-        ("i8", Operand::F32, Class::Lanes, "convert_f32", 10, 4, 128, 0),
-        ("e4m3", Operand::F32, Class::Lanes, "rebase_f32", 4 * 11 + 3, 4, 0, 0),
-        ("e5m2", Operand::F32, Class::Lanes, "rebase_f32", 4 * 13 + 3, 4, 0, 0),
+        ("u4 - 8", OperandType::Bf16, Class::Ampere, "subnormal_half", 9, 8, 0, -6),
+        ("i4", OperandType::Bf16, Class::Ampere, "subnormal_half", 9, 8, 0, -6),
+        ("u4 - 8", OperandType::F16, Class::Hopper, "magic_f16", 9, 8, 0, 0),
+        ("u8 - 128", OperandType::F16, Class::Ampere, "magic_f16", 4, 4, 0, 0),
+        ("i8", OperandType::Bf16, Class::Hopper, "subnormal_half", 5, 4, 0, -6),
+        ("u8 - 128", OperandType::Bf16, Class::Hopper, "subnormal_half", 5, 4, 0, -6),
+        ("u8", OperandType::Bf16, Class::Hopper, "subnormal_half", 5, 4, 0, -6),
+        ("u2 - 2", OperandType::Bf16, Class::Ada, "subnormal_half", 17, 16, 0, -6),
+        ("u8", OperandType::Bf16, Class::Cdna3, "halves_bf16", 2 * (2 * 2 + 5) + 1, 4, -128, 0),
+        ("e2m1", OperandType::Bf16, Class::Hopper, "placed_half", 24, 16, 0, 0),
+        ("e3m2", OperandType::Bf16, Class::Ampere, "placed_half", 25, 16, 0, 0),
+        ("e3m2", OperandType::F16, Class::Hopper, "placed_half", 17, 16, 0, -12),
+        ("e2m3", OperandType::Bf16, Class::Hopper, "placed_half", 33, 16, 0, 0),
+        ("e4m3", OperandType::Bf16, Class::Hopper, "rebias", 13, 4, 0, 0),
+        ("e3m4", OperandType::Bf16, Class::Hopper, "rebias", 15, 4, 0, 0),
+        ("e3m4", OperandType::F16, Class::Ampere, "rebias", 15, 4, 0, 0),
+        ("e4m3", OperandType::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
+        ("e2m1", OperandType::F16, Class::Hopper, "rebias", 15, 8, 0, -14),
+        ("e4m3", OperandType::F16, Class::Ampere, "rebias", 13, 4, 0, 0),
+        ("u4 - 8", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
+        ("i4", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
+        ("e2m1", OperandType::E4m3, Class::Ada, "byte_tables", 7, 8, 0, 0),
+        ("e4m3", OperandType::E4m3Fnuz, Class::Cdna3, "rebias", 9, 4, 0, -1),
+        ("e4m3fnuz", OperandType::E4m3Fnuz, Class::Cdna3, "as stored", 0, 1, 0, 0),
+        ("i8", OperandType::I8, Class::Hopper, "as stored", 0, 1, 0, 0),
+        ("u4 - 8", OperandType::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
+        ("i4", OperandType::U8, Class::Lanes, "planes_to_bytes", 12, 32, 8, 0),
+        ("e2m1", OperandType::U8, Class::Lanes, "planes_to_bytes -> byte_tables", 12 + 8, 32, 6, 1),
+        ("u8", OperandType::F32, Class::Lanes, "convert_f32", 10, 4, 0, 0),
+        ("i8", OperandType::F32, Class::Lanes, "convert_f32", 10, 4, 128, 0),
+        ("e4m3", OperandType::F32, Class::Lanes, "rebase_f32", 4 * 11 + 3, 4, 0, 0),
+        ("e5m2", OperandType::F32, Class::Lanes, "rebase_f32", 4 * 13 + 3, 4, 0, 0),
     ];
     for &(code, operand, class, templates, steps, unit, add, exponent) in ROWS {
         let plan = DequantPlan::new(&weight(code), operand, class)
@@ -231,13 +232,13 @@ fn steps_use_the_published_constants() {
             .collect::<Vec<_>>()
     };
     let table = [
-        ("u4 - 8", Operand::Bf16, 4, vec![0x000f_000f, 0x4300_4300, 0xC308_C308]),
-        ("u4 - 8", Operand::F16, 4, vec![0x6400_6400, 0x6408_6408, 0x2C00_2C00, 0xD480_D480]),
-        ("u8 - 128", Operand::F16, 8, vec![0x6464_6464, 0x5250, 0x5351]),
-        ("i8", Operand::Bf16, 8, vec![0x007f_007f, 0x0080_0080, 0xC300_C300]),
-        ("e2m1", Operand::Bf16, 4, vec![0x8000_8000, 0x01C0_01C0]),
-        ("e4m3", Operand::Bf16, 8, vec![0x8000_8000, 0x07F0_07F0]),
-        ("e3m4", Operand::Bf16, 8, vec![0x8000_8000, 0x03F8_03F8, 0x7F80_7F80]),
+        ("u4 - 8", OperandType::Bf16, 4, vec![0x000f_000f, 0x4300_4300, 0xC308_C308]),
+        ("u4 - 8", OperandType::F16, 4, vec![0x6400_6400, 0x6408_6408, 0x2C00_2C00, 0xD480_D480]),
+        ("u8 - 128", OperandType::F16, 8, vec![0x6464_6464, 0x5250, 0x5351]),
+        ("i8", OperandType::Bf16, 8, vec![0x007f_007f, 0x0080_0080, 0xC300_C300]),
+        ("e2m1", OperandType::Bf16, 4, vec![0x8000_8000, 0x01C0_01C0]),
+        ("e4m3", OperandType::Bf16, 8, vec![0x8000_8000, 0x07F0_07F0]),
+        ("e3m4", OperandType::Bf16, 8, vec![0x8000_8000, 0x03F8_03F8, 0x7F80_7F80]),
     ];
     for (code, operand, field, wanted) in table {
         let found = constants(code, operand, field);
@@ -250,7 +251,7 @@ fn steps_use_the_published_constants() {
 /// A code as a subnormal number times every scale of its type below 2, and 0: what one rounding of scale * value
 /// gives, as if the value had been decoded first. Smaller scales than the range's are wrong by a subnormal
 /// number at most.
-fn every_scale_rounds_once(code: &str, field: u32, operand: Operand, every: usize) {
+fn every_scale_rounds_once(code: &str, field: u32, operand: OperandType, every: usize) {
     let weight = weight(code);
     let request = TemplateRequest { weight: &weight, field, operand };
     let mut made = TEMPLATES.iter().filter_map(|template| (template.make)(&request));
@@ -296,10 +297,10 @@ fn every_scale_rounds_once(code: &str, field: u32, operand: Operand, every: usiz
 
 #[test]
 fn a_scale_in_the_last_step_rounds_once() {
-    every_scale_rounds_once("u4 - 8", 4, Operand::Bf16, 1);
-    every_scale_rounds_once("u4 - 8", 4, Operand::F16, 31);
+    every_scale_rounds_once("u4 - 8", 4, OperandType::Bf16, 1);
+    every_scale_rounds_once("u4 - 8", 4, OperandType::F16, 31);
     for (code, field) in [("u8 - 128", 8), ("u2 - 2", 2), ("i4", 4), ("u4", 4), ("u3 - 4", 8)] {
-        for operand in [Operand::Bf16, Operand::F16] {
+        for operand in [OperandType::Bf16, OperandType::F16] {
             every_scale_rounds_once(code, field, operand, 331);
         }
     }
@@ -310,7 +311,7 @@ fn a_scale_in_the_last_step_rounds_once() {
 fn every_scale_in_the_last_step_rounds_once() {
     let codes = [("u8 - 128", 8), ("u4 - 8", 4), ("u2 - 2", 2), ("u1", 1), ("i8", 8)];
     for (code, field) in Share::new(1, 5).of(codes) {
-        for operand in [Operand::Bf16, Operand::F16] {
+        for operand in [OperandType::Bf16, OperandType::F16] {
             every_scale_rounds_once(code, field, operand, 1);
         }
     }
@@ -325,11 +326,11 @@ fn sequences_that_take_no_scale_say_so() {
         let made = TEMPLATES.iter().filter_map(|template| (template.make)(&request));
         made.map(|made| (made.template, made.scale_range().is_some())).collect::<Vec<_>>()
     };
-    let of = ranges("u4 - 8", 4, Operand::Bf16);
+    let of = ranges("u4 - 8", 4, OperandType::Bf16);
     assert!(of.contains(&("magic_bf16", false)), "128 + 8 is no power of two: {of:?}");
     assert!(of.contains(&("subnormal_half", true)), "{of:?}");
-    assert!(ranges("u4 - 7", 4, Operand::Bf16).contains(&("subnormal_half", false)));
-    assert!(ranges("e4m3", 8, Operand::F16).contains(&("convert_f16", false)));
+    assert!(ranges("u4 - 7", 4, OperandType::Bf16).contains(&("subnormal_half", false)));
+    assert!(ranges("e4m3", 8, OperandType::F16).contains(&("convert_f16", false)));
 }
 
 #[test]
@@ -406,7 +407,7 @@ fn a_wrong_step_is_found() {
 fn the_interpreter_decodes_a_word() {
     // A word of u4 - 8 codes; an output register has nibbles j and j + 4, as a fragment does.
     let weight = weight("u4 - 8");
-    let request = TemplateRequest { weight: &weight, field: 4, operand: Operand::Bf16 };
+    let request = TemplateRequest { weight: &weight, field: 4, operand: OperandType::Bf16 };
     let sequence = TEMPLATES.iter().find_map(|template| (template.make)(&request)).unwrap();
     // Codes 0..8 of one word: values -8..0, bf16 of -8, -4 in the first register.
     let words = interpret(&sequence, &[0x7654_3210]);

@@ -9,7 +9,7 @@ use quantloom_dsl::reference::{PlainCodes, dequantise, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::atomic_folder::AtomicFolder;
 use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attached};
-use quantloom_runtime::convert::{ConversionPlan, ConvertError, Options, Output};
+use quantloom_runtime::convert::{ConversionPlan, ConvertError, ConvertOptions, Output};
 use quantloom_tests::{
     Made, bf16_tensor, f32_tensor, golden, golden_file, packed, tensors_of, write_file,
 };
@@ -32,7 +32,7 @@ fn convert(
     from: &Path,
     to: &Path,
     format: CheckpointFormat,
-    options: Options,
+    options: ConvertOptions,
 ) -> Result<String, String> {
     let checkpoint = Checkpoint::open(from).unwrap();
     let plan = ConversionPlan::new(&checkpoint, format, options, &|_| {});
@@ -150,7 +150,7 @@ fn every_value_is_kept() {
         for format in FORMATS {
             let target = targets.iter().find(|(known, _)| *known == format).map(|(_, way)| *way);
             let to = out(folder.path(), file, format);
-            let way = convert(&from, &to, format, Options::default());
+            let way = convert(&from, &to, format, ConvertOptions::default());
             assert_eq!(way.as_deref().ok(), target, "{file} to {format:?}: {way:?}");
             if target.is_none() {
                 continue;
@@ -200,7 +200,7 @@ fn refusals_say_why() {
     ];
     for (file, format, part) in cases {
         let to = out(folder.path(), file, format);
-        let why = convert(&path_of(file), &to, format, Options::default()).unwrap_err();
+        let why = convert(&path_of(file), &to, format, ConvertOptions::default()).unwrap_err();
         let part = if part == "no zero point" { "as a zero point there would be" } else { part };
         assert!(why.contains(part), "{file} to {format:?}: {why}");
     }
@@ -208,7 +208,8 @@ fn refusals_say_why() {
     for format in [CheckpointFormat::GptOss, CheckpointFormat::BitsAndBytes, CheckpointFormat::Hqq]
     {
         let to = out(folder.path(), "no", format);
-        let why = convert(&golden_file("awq4"), &to, format, Options::default()).unwrap_err();
+        let why =
+            convert(&golden_file("awq4"), &to, format, ConvertOptions::default()).unwrap_err();
         assert!(why.contains("is not written"), "{why}");
     }
 }
@@ -224,11 +225,11 @@ fn gguf_files_stay_as_they_are() {
             continue;
         }
         let (own, to) = (folder.path().join("own.safetensors"), folder.path().join("to.gguf"));
-        convert(&from, &to, Gguf, Options::default()).unwrap();
+        convert(&from, &to, Gguf, ConvertOptions::default()).unwrap();
         assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap(), "{from:?}");
         // By way of our own format keys are lost, and tensors are not.
-        convert(&from, &own, Quantloom, Options::default()).unwrap();
-        convert(&own, &to, Gguf, Options::default()).unwrap();
+        convert(&from, &own, Quantloom, ConvertOptions::default()).unwrap();
+        convert(&own, &to, Gguf, ConvertOptions::default()).unwrap();
         let bytes = |path: &Path| -> BTreeMap<String, Vec<u8>> {
             let read = Checkpoint::open(path).unwrap();
             let of =
@@ -261,8 +262,8 @@ fn there_and_back() {
     ];
     for (file, there, back) in cases {
         let (one, two) = (out(folder.path(), "there", there), out(folder.path(), "back", back));
-        convert(&golden_file(file), &one, there, Options::default()).unwrap();
-        convert(&one, &two, back, Options::default()).unwrap();
+        convert(&golden_file(file), &one, there, ConvertOptions::default()).unwrap();
+        convert(&one, &two, back, ConvertOptions::default()).unwrap();
         let (mut before, mut after) = (own(&golden_file(file)), own(&two));
         // GPTQ's trivial order is written whether or not the file had it.
         before.remove("layer.g_idx");
@@ -282,7 +283,7 @@ fn there_and_back() {
 #[test]
 fn weights_only() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { weights_only: true };
+    let options = ConvertOptions { weights_only: true };
     for (file, format, way) in [
         ("ct_w4a8", Gguf, "Q4_0"),
         ("ct_fp8", ModelOpt, "FP8, bf16"),
@@ -330,7 +331,7 @@ fn folders_have_shards_and_a_configuration() {
         (Gptq, 1, 14),
         (Quantloom, 40_000, 1),
     ] {
-        let plan = ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
+        let plan = ConversionPlan::new(&checkpoint, format, ConvertOptions::default(), &|_| {});
         let path = folder.path().join(format!("{format:?}"));
         let output = Output::Folder { path: path.clone(), shard_bytes };
         let written = plan.write(&output, &|_| {});
@@ -392,7 +393,8 @@ fn folders_that_are_there_stay() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("mine"), "mine").unwrap();
     let checkpoint = Checkpoint::open(golden_file("awq4")).unwrap();
-    let plan = |format| ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
+    let plan =
+        |format| ConversionPlan::new(&checkpoint, format, ConvertOptions::default(), &|_| {});
     let output = Output::Folder { path: folder.path().to_owned(), shard_bytes: 1 << 30 };
     let error = plan(Gptq).write(&output, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("no empty folder"), "{error}");
@@ -414,11 +416,11 @@ fn tensors_that_gguf_cannot_have() {
     let config = r#"{"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}"#;
     write_file(&from, &tensors, Some(config));
     let to = folder.path().join("to.gguf");
-    let why = convert(&from, &to, Gguf, Options::default()).unwrap_err();
+    let why = convert(&from, &to, Gguf, ConvertOptions::default()).unwrap_err();
     for part in ["mask: ggml has no type", "empty: it is empty", "its name has 64 bytes"] {
         assert!(why.contains(part), "{why}");
     }
-    convert(&from, &folder.path().join("to.safetensors"), Gptq, Options::default()).unwrap();
+    convert(&from, &folder.path().join("to.safetensors"), Gptq, ConvertOptions::default()).unwrap();
 }
 
 /// What a format keeps beside a layer stays within the format, and is left out of another one.
@@ -435,7 +437,7 @@ fn tensors_beside_a_layer() {
         (CompressedTensors, Vec::new()),
         (Gguf, vec![("k_scale".to_owned(), 1), ("weight_shape".to_owned(), 1)]),
     ] {
-        let plan = ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
+        let plan = ConversionPlan::new(&checkpoint, format, ConvertOptions::default(), &|_| {});
         let found: Vec<_> = plan.left_out().map(|(name, of)| (name.to_owned(), of)).collect();
         assert_eq!(found, left_out);
         let to = out(folder.path(), "to", format);
@@ -475,9 +477,10 @@ fn own_files_take_every_scheme() {
     });
     let (from, to) = (folder.path().join("from.safetensors"), folder.path().join("to.safetensors"));
     write_file(&from, &tensors.collect(), Some(&attached(&[("a", &scheme, shape)])));
-    convert(&from, &to, Quantloom, Options::default()).unwrap();
+    convert(&from, &to, Quantloom, ConvertOptions::default()).unwrap();
     assert!(tensors_of(&from) == tensors_of(&to));
-    let why = convert(&from, &to.with_extension("gguf"), Gguf, Options::default()).unwrap_err();
+    let why =
+        convert(&from, &to.with_extension("gguf"), Gguf, ConvertOptions::default()).unwrap_err();
     assert!(why.contains("both zero points and shifts"), "{why}");
 }
 
@@ -508,7 +511,7 @@ fn layers_that_cannot_be_in_one_file() {
         "dynamic": {"+:^b$": {"group_size": 256}}}"#;
     write_file(&from, &tensors, Some(config));
     let checkpoint = Checkpoint::open(&from).unwrap();
-    let plan = ConversionPlan::new(&checkpoint, Awq, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Awq, ConvertOptions::default(), &|_| {});
     assert_eq!(plan.refusals(), 1);
     assert!(plan.layers()[0].target().is_ok());
     let why = plan.layers()[1].target().unwrap_err().to_string();
@@ -528,7 +531,7 @@ fn other_software_decoded_these_bytes() {
         };
         let format = if format == "gguf" { Gguf } else { CompressedTensors };
         let to = out(folder.path(), "to", format);
-        convert(&golden().join(file), &to, format, Options::default()).unwrap();
+        convert(&golden().join(file), &to, format, ConvertOptions::default()).unwrap();
         let digest = Sha256::digest(std::fs::read(&to).unwrap());
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(digest, expected, "{file} to {format:?}: see tests/golden/check_converted.py");
@@ -558,7 +561,7 @@ fn config_of(
     format: CheckpointFormat,
 ) -> (serde_json::Map<String, serde_json::Value>, Vec<String>) {
     let checkpoint = Checkpoint::open(from).unwrap();
-    let plan = ConversionPlan::new(&checkpoint, format, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, format, ConvertOptions::default(), &|_| {});
     plan.write(&Output::File(to.to_owned()), &|_| {}).unwrap();
     let config = Checkpoint::open(to).unwrap().config().unwrap().value.clone();
     (config, plan.left_out().map(|(name, _)| name.to_owned()).collect())
@@ -702,7 +705,7 @@ fn plans_check_names() {
     let config = Checkpoint::open(golden_file("ct_w4a16")).unwrap().config().unwrap().value.clone();
     write_file(&from, &tensors, Some(&serde_json::Value::Object(config.clone()).to_string()));
     let checkpoint = Checkpoint::open(&from).unwrap();
-    let plan = ConversionPlan::new(&checkpoint, Gguf, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Gguf, ConvertOptions::default(), &|_| {});
     assert_eq!(plan.refusals(), 1);
     let why = plan.layers()[1].target().unwrap_err().to_string();
     assert!(why.contains("its name has 68 bytes"), "{why}");
@@ -711,12 +714,12 @@ fn plans_check_names() {
     tensors.extend((0..1 << 17).map(|at| (format!("t{at}"), f32_tensor(&[1], &[0.5]))));
     write_file(&from, &tensors, Some(&serde_json::Value::Object(config).to_string()));
     let checkpoint = Checkpoint::open(&from).unwrap();
-    let plan = ConversionPlan::new(&checkpoint, Gguf, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Gguf, ConvertOptions::default(), &|_| {});
     let refused = plan.copied().1;
     let [(name, why)] = refused else { panic!("{refused:?}") };
     assert_eq!(name, "the output");
     assert!(why.to_string().contains("131073 tensors"), "{why}");
-    let plan = ConversionPlan::new(&checkpoint, Awq, Options::default(), &|_| {});
+    let plan = ConversionPlan::new(&checkpoint, Awq, ConvertOptions::default(), &|_| {});
     assert_eq!(plan.refusals(), 0);
 }
 
@@ -747,7 +750,7 @@ fn a_layer_is_written_at_once() {
     }
     file.resize(file.len().next_multiple_of(32), 0);
     std::fs::write(&from, [file, data].concat()).unwrap();
-    convert(&from, &to, CompressedTensors, Options::default()).unwrap();
+    convert(&from, &to, CompressedTensors, ConvertOptions::default()).unwrap();
     let written = std::fs::read(&to).unwrap();
     let (_, header) = SafeTensors::read_metadata(&written).unwrap();
     let mut names = header.offset_keys();

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::atomic_folder::AtomicFolder;
 use quantloom::runtime::checkpoint::CheckpointFormat;
-use quantloom::runtime::convert::{ConversionPlan, Options, Output, PlannedLayer};
+use quantloom::runtime::convert::{ConversionPlan, ConvertOptions, Output, PlannedLayer};
 
 use super::{Reading, label, print_line, shape, size, table};
 use crate::atomic_write::Replace;
@@ -143,7 +143,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             arguments.path.display()
         );
     }
-    let options = Options { weights_only: arguments.weights_only };
+    let options = ConvertOptions { weights_only: arguments.weights_only };
     let progress = Progress::new("looking", weights);
     let plan =
         ConversionPlan::new(&checkpoint, arguments.to.of_checkpoint(), options, &|weights| {

@@ -11,7 +11,7 @@ use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, ProblemSiz
 use super::compile::{built, gpu, verified};
 use super::{Jit, JitError, launch_rule};
 use crate::ir::{Kernel, Verified};
-use crate::sim::{self, Arguments, Contents, Fault, Options, Report};
+use crate::sim::{self, Arguments, Contents, Fault, Report, SimulationOptions};
 use crate::target::Target;
 
 /// Why a launch on the simulator failed.
@@ -55,7 +55,7 @@ pub struct Simulator {
     target: &'static Target,
     source: Arc<dyn Products>,
     change: Option<Change>,
-    options: Options,
+    options: SimulationOptions,
     kernels: Mutex<HashMap<KernelKey, Arc<Simulated>>>,
     reports: Mutex<Reports>,
 }
@@ -111,7 +111,7 @@ impl Simulator {
             target,
             source: Arc::new(Jit),
             change: None,
-            options: Options::default(),
+            options: SimulationOptions::default(),
             kernels: Mutex::default(),
             reports: Mutex::default(),
         })
@@ -124,7 +124,7 @@ impl Simulator {
         self
     }
 
-    /// With the coarsest sums that FP8 products may have ([`Options::truncate_fp8`]).
+    /// With the coarsest sums that FP8 products may have ([`SimulationOptions::truncate_fp8`]).
     #[must_use]
     pub fn with_truncated_fp8(mut self) -> Self {
         self.options.truncate_fp8 = true;

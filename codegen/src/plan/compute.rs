@@ -7,7 +7,7 @@ use quantloom_dsl::{
     TableIntegers,
 };
 
-use super::operand::Operand;
+use super::operand::OperandType;
 use super::scale::{folds_input, segment};
 use crate::target::Class;
 use crate::target::{MATRIX_OPS, Scaling};
@@ -18,9 +18,9 @@ pub struct ProductInstruction {
     /// The name.
     pub name: &'static str,
     /// Type of the weight's elements.
-    pub weight: Operand,
+    pub weight: OperandType,
     /// Type of the activation's elements.
-    pub activation: Operand,
+    pub activation: OperandType,
     /// Type of the sums: exact integers, or f32.
     pub sum: Accumulate,
     /// Columns of one step.
@@ -37,7 +37,7 @@ use Class::{Ada, Ampere, Blackwell, Cdna3, Cdna4, Hopper, Lanes, Rdna3, Rdna4, S
 const fn matrix(
     name: &'static str,
     row: &'static str,
-    (operand, sum): (Operand, Accumulate),
+    (operand, sum): (OperandType, Accumulate),
     columns: u32,
     classes: &'static [Class],
 ) -> ProductInstruction {
@@ -49,7 +49,7 @@ const fn matrix(
 const fn scaled(
     name: &'static str,
     row: &'static str,
-    (weight, activation): (Operand, Operand),
+    (weight, activation): (OperandType, OperandType),
     columns: u32,
     classes: &'static [Class],
 ) -> ProductInstruction {
@@ -57,61 +57,61 @@ const fn scaled(
     ProductInstruction { name, weight, activation, sum, columns, matrix, classes }
 }
 
-const I8: (Operand, Accumulate) = (Operand::I8, Accumulate::I32);
-const E4M3_PAIR: (Operand, Accumulate) = (Operand::E4m3, Accumulate::F32);
-const E4M3FNUZ_PAIR: (Operand, Accumulate) = (Operand::E4m3Fnuz, Accumulate::F32);
-const BF16_PAIR: (Operand, Accumulate) = (Operand::Bf16, Accumulate::F32);
-const F16_PAIR: (Operand, Accumulate) = (Operand::F16, Accumulate::F32);
+const I8: (OperandType, Accumulate) = (OperandType::I8, Accumulate::I32);
+const E4M3_PAIR: (OperandType, Accumulate) = (OperandType::E4m3, Accumulate::F32);
+const E4M3FNUZ_PAIR: (OperandType, Accumulate) = (OperandType::E4m3Fnuz, Accumulate::F32);
+const BF16_PAIR: (OperandType, Accumulate) = (OperandType::Bf16, Accumulate::F32);
+const F16_PAIR: (OperandType, Accumulate) = (OperandType::F16, Accumulate::F32);
 
 /// Every product, the fastest of its kind first. Hopper's native FP8 product is another instruction than
 /// this warp-wide one, whose FP8 form is emulated there.
 #[rustfmt::skip]
 pub const PRODUCTS: &[ProductInstruction] = &[
-    scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (Operand::E2m1, Operand::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (Operand::E2m1, Operand::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (Operand::E2m1, Operand::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (Operand::E2m1, Operand::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (Operand::E2m3, Operand::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (Operand::E2m3, Operand::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (Operand::E2m3, Operand::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (Operand::E2m3, Operand::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (Operand::E3m2, Operand::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (Operand::E3m2, Operand::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (Operand::E3m2, Operand::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (Operand::E3m2, Operand::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (Operand::E4m3, Operand::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (Operand::E4m3, Operand::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (Operand::E4m3, Operand::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (Operand::E4m3, Operand::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (Operand::E5m2, Operand::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (Operand::E5m2, Operand::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (Operand::E5m2, Operand::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (Operand::E5m2, Operand::E4m3), 128, &[Cdna4]),
-    scaled("mma_scale_e2m1_ue8m0", "mma.scale.m16n8k64.e2m1", (Operand::E2m1, Operand::E2m1), 64, &[Blackwell]),
-    scaled("mma_scale_e2m1_ue4m3", "mma.scale.m16n8k64.e2m1.e4m3", (Operand::E2m1, Operand::E2m1), 64, &[Blackwell]),
-    scaled("mma_scale_e2m1_e2m3", "mma.scale.m16n8k32.e2m1.e2m3", (Operand::PaddedE2m1, Operand::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e2m1_e3m2", "mma.scale.m16n8k32.e2m1.e3m2", (Operand::PaddedE2m1, Operand::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e2m1_e4m3", "mma.scale.m16n8k32.e2m1.e4m3", (Operand::PaddedE2m1, Operand::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e2m1", "mma.scale.m16n8k32.e2m3.e2m1", (Operand::PaddedE2m3, Operand::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e2m3", "mma.scale.m16n8k32.e2m3.e2m3", (Operand::PaddedE2m3, Operand::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e3m2", "mma.scale.m16n8k32.e2m3.e3m2", (Operand::PaddedE2m3, Operand::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e4m3", "mma.scale.m16n8k32.e2m3.e4m3", (Operand::PaddedE2m3, Operand::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e2m1", "mma.scale.m16n8k32.e3m2.e2m1", (Operand::PaddedE3m2, Operand::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e2m3", "mma.scale.m16n8k32.e3m2.e2m3", (Operand::PaddedE3m2, Operand::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e3m2", "mma.scale.m16n8k32.e3m2.e3m2", (Operand::PaddedE3m2, Operand::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e4m3", "mma.scale.m16n8k32.e3m2.e4m3", (Operand::PaddedE3m2, Operand::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e2m1", "mma.scale.m16n8k32.e4m3.e2m1", (Operand::E4m3, Operand::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e2m3", "mma.scale.m16n8k32.e4m3.e2m3", (Operand::E4m3, Operand::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e3m2", "mma.scale.m16n8k32.e4m3.e3m2", (Operand::E4m3, Operand::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e4m3", "mma.scale.m16n8k32.e4m3.e4m3", (Operand::E4m3, Operand::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e2m1", "mma.scale.m16n8k32.e5m2.e2m1", (Operand::E5m2, Operand::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e2m3", "mma.scale.m16n8k32.e5m2.e2m3", (Operand::E5m2, Operand::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e3m2", "mma.scale.m16n8k32.e5m2.e3m2", (Operand::E5m2, Operand::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e4m3", "mma.scale.m16n8k32.e5m2.e4m3", (Operand::E5m2, Operand::E4m3), 32, &[Blackwell]),
+    scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (OperandType::E2m1, OperandType::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (OperandType::E2m1, OperandType::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (OperandType::E2m1, OperandType::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (OperandType::E2m1, OperandType::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (OperandType::E2m3, OperandType::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (OperandType::E2m3, OperandType::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (OperandType::E2m3, OperandType::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (OperandType::E2m3, OperandType::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (OperandType::E3m2, OperandType::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (OperandType::E3m2, OperandType::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (OperandType::E3m2, OperandType::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (OperandType::E3m2, OperandType::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (OperandType::E4m3, OperandType::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (OperandType::E4m3, OperandType::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (OperandType::E4m3, OperandType::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (OperandType::E4m3, OperandType::E4m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (OperandType::E5m2, OperandType::E2m1), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (OperandType::E5m2, OperandType::E2m3), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (OperandType::E5m2, OperandType::E3m2), 128, &[Cdna4]),
+    scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 128, &[Cdna4]),
+    scaled("mma_scale_e2m1_ue8m0", "mma.scale.m16n8k64.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
+    scaled("mma_scale_e2m1_ue4m3", "mma.scale.m16n8k64.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
+    scaled("mma_scale_e2m1_e2m3", "mma.scale.m16n8k32.e2m1.e2m3", (OperandType::PaddedE2m1, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e2m1_e3m2", "mma.scale.m16n8k32.e2m1.e3m2", (OperandType::PaddedE2m1, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e2m1_e4m3", "mma.scale.m16n8k32.e2m1.e4m3", (OperandType::PaddedE2m1, OperandType::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e2m1", "mma.scale.m16n8k32.e2m3.e2m1", (OperandType::PaddedE2m3, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e2m3", "mma.scale.m16n8k32.e2m3.e2m3", (OperandType::PaddedE2m3, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e3m2", "mma.scale.m16n8k32.e2m3.e3m2", (OperandType::PaddedE2m3, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e2m3_e4m3", "mma.scale.m16n8k32.e2m3.e4m3", (OperandType::PaddedE2m3, OperandType::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e2m1", "mma.scale.m16n8k32.e3m2.e2m1", (OperandType::PaddedE3m2, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e2m3", "mma.scale.m16n8k32.e3m2.e2m3", (OperandType::PaddedE3m2, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e3m2", "mma.scale.m16n8k32.e3m2.e3m2", (OperandType::PaddedE3m2, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e3m2_e4m3", "mma.scale.m16n8k32.e3m2.e4m3", (OperandType::PaddedE3m2, OperandType::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e2m1", "mma.scale.m16n8k32.e4m3.e2m1", (OperandType::E4m3, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e2m3", "mma.scale.m16n8k32.e4m3.e2m3", (OperandType::E4m3, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e3m2", "mma.scale.m16n8k32.e4m3.e3m2", (OperandType::E4m3, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e4m3_e4m3", "mma.scale.m16n8k32.e4m3.e4m3", (OperandType::E4m3, OperandType::E4m3), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e2m1", "mma.scale.m16n8k32.e5m2.e2m1", (OperandType::E5m2, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e2m3", "mma.scale.m16n8k32.e5m2.e2m3", (OperandType::E5m2, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e3m2", "mma.scale.m16n8k32.e5m2.e3m2", (OperandType::E5m2, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    scaled("mma_scale_e5m2_e4m3", "mma.scale.m16n8k32.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 32, &[Blackwell]),
     ProductInstruction {
         name: "dot_u8s8",
-        weight: Operand::U8,
-        activation: Operand::I8,
+        weight: OperandType::U8,
+        activation: OperandType::I8,
         sum: Accumulate::I32,
         columns: 4,
         matrix: None,
@@ -138,8 +138,8 @@ pub const PRODUCTS: &[ProductInstruction] = &[
     matrix("wmma_f16", "wmma.16x16x16.f16", F16_PAIR, 16, &[Rdna4]),
     ProductInstruction {
         name: "dot_s8",
-        weight: Operand::I8,
-        activation: Operand::I8,
+        weight: OperandType::I8,
+        activation: OperandType::I8,
         sum: Accumulate::I32,
         columns: 4,
         matrix: None,
@@ -147,8 +147,8 @@ pub const PRODUCTS: &[ProductInstruction] = &[
     },
     ProductInstruction {
         name: "fma_f32",
-        weight: Operand::F32,
-        activation: Operand::F32,
+        weight: OperandType::F32,
+        activation: OperandType::F32,
         sum: Accumulate::F32,
         columns: 1,
         matrix: None,
@@ -254,7 +254,7 @@ impl ComputePlan {
             (Some(step), Some(segment), _) => ProductObstacle::Segment { segment, step },
             (_, _, Activation::Float(_)) => {
                 let float = |product: &&ProductInstruction| product.sum == Accumulate::F32;
-                let mut types: Vec<Operand> =
+                let mut types: Vec<OperandType> =
                     products().filter(float).map(|p| p.activation).collect();
                 types.retain(|operand| operand.bits() >= 16);
                 types.dedup();
@@ -284,7 +284,7 @@ pub enum ProductObstacle {
     #[error("x in {} has one", either(others))]
     Input {
         /// The float types of x that have a product.
-        others: Vec<Operand>,
+        others: Vec<OperandType>,
     },
     /// No operand holds all codes of x, which are of this type.
     #[error("none of its operands holds all codes of {0}; integers and floats of 8 bits have one")]
@@ -292,7 +292,7 @@ pub enum ProductObstacle {
 }
 
 /// A list of types in a sentence.
-fn either(types: &[Operand]) -> String {
+fn either(types: &[OperandType]) -> String {
     match types {
         [] => "no type".to_owned(),
         [only] => only.to_string(),
@@ -349,9 +349,9 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction)
     let x = match activation {
         Activation::Float(number) => {
             let holds = match product.activation {
-                Operand::Bf16 => *number == Number::Float(BF16),
-                Operand::F16 => *number == Number::Float(F16),
-                Operand::F32 => true,
+                OperandType::Bf16 => *number == Number::Float(BF16),
+                OperandType::F16 => *number == Number::Float(F16),
+                OperandType::F32 => true,
                 _ => false,
             };
             return holds;
@@ -360,30 +360,30 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction)
     };
     // Scales apply to sums of codes; integer sums are exact only if both sides are integers.
     match (product.activation, x.code) {
-        (Operand::I8, Number::Int(bits)) => {
+        (OperandType::I8, Number::Int(bits)) => {
             let weight = match scheme.weight.code {
                 Code::Number(Number::Uint(_) | Number::Int(_)) => true,
-                _ => product.weight == Operand::U8 && table_integers(scheme),
+                _ => product.weight == OperandType::U8 && table_integers(scheme),
             };
             bits <= 8 && weight
         }
-        (Operand::I8, _) => false,
-        (Operand::E4m3, number) => number == Number::Float(E4M3),
-        (Operand::E4m3Fnuz, number) => [E4M3, E4M3FNUZ].map(Number::Float).contains(&number),
-        (Operand::F16 | Operand::Bf16, number) => {
+        (OperandType::I8, _) => false,
+        (OperandType::E4m3, number) => number == Number::Float(E4M3),
+        (OperandType::E4m3Fnuz, number) => [E4M3, E4M3FNUZ].map(Number::Float).contains(&number),
+        (OperandType::F16 | OperandType::Bf16, number) => {
             holds(product.activation, number) && holds_differences(product.activation, x)
         }
-        (Operand::F32, _) => true,
-        (Operand::U8, _) => false,
+        (OperandType::F32, _) => true,
+        (OperandType::U8, _) => false,
         // Operands of instructions that scale.
         (
-            Operand::E2m1
-            | Operand::E2m3
-            | Operand::E3m2
-            | Operand::E5m2
-            | Operand::PaddedE2m1
-            | Operand::PaddedE2m3
-            | Operand::PaddedE3m2,
+            OperandType::E2m1
+            | OperandType::E2m3
+            | OperandType::E3m2
+            | OperandType::E5m2
+            | OperandType::PaddedE2m1
+            | OperandType::PaddedE2m3
+            | OperandType::PaddedE3m2,
             _,
         ) => false,
     }
@@ -422,7 +422,7 @@ fn scales(
 }
 
 /// Whether every finite value of a number of at most 8 bits is a number of the operand's type.
-fn holds(operand: Operand, number: Number) -> bool {
+fn holds(operand: OperandType, number: Number) -> bool {
     number.bits() <= 8
         && (0..1u32 << number.bits())
             .map(|code| number.decode(code))
@@ -432,7 +432,7 @@ fn holds(operand: Operand, number: Number) -> bool {
 /// Whether every difference of a code and a zero point, the elements of such an operand, is a number of the
 /// operand's type: codes of i8 less a static zero point of u8 are integers from -383 to 127, of nine bits; bf16
 /// has eight. Dynamic zero points are codes.
-fn holds_differences(operand: Operand, x: &Quantiser) -> bool {
+fn holds_differences(operand: OperandType, x: &Quantiser) -> bool {
     let Some(zero) = x.zero else { return true };
     let fixed = x.scales.first().is_some_and(|level| level.stored);
     let codes = (x.code.min(), x.code.max());
@@ -460,7 +460,7 @@ fn longest_sum(
     // offset times the sum of x is subtracted.
     let (low, high) = scheme.weight.range();
     let weight = match product.weight {
-        Operand::U8 => low.abs().max(high.abs()).max(1.0) as u64,
+        OperandType::U8 => low.abs().max(high.abs()).max(1.0) as u64,
         _ => 128,
     };
     let x = x.code.min().abs().max(x.code.max()) as u64;

@@ -7,7 +7,7 @@ use quantloom_dsl::layout::Recode;
 use quantloom_dsl::{Code, WeightCode};
 
 use super::cost::costs;
-use super::operand::Operand;
+use super::operand::OperandType;
 use super::sequence::{OutputEncoding, OutputWord, Sequence};
 use super::step::{Arg, Step};
 use super::templates::{
@@ -30,7 +30,7 @@ pub struct DequantPlan {
     /// is the operand's element.
     pub stages: Vec<Sequence>,
     /// Element type of the result.
-    pub operand: Operand,
+    pub operand: OperandType,
     /// Instructions per 1,000 codes.
     pub cost: u32,
 }
@@ -39,7 +39,7 @@ impl DequantPlan {
     /// The cheapest plan for a class of targets, exact if possible; of equal costs the one without a
     /// zero-point correction, then the earlier template. `None` if no template converts these codes to
     /// this operand for the class.
-    pub fn new(weight: &WeightCode, operand: Operand, class: Class) -> Option<Self> {
+    pub fn new(weight: &WeightCode, operand: OperandType, class: Class) -> Option<Self> {
         let as_stored = (weight.clone(), Recode::Keep);
         let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
@@ -143,7 +143,7 @@ fn counted_from_zero(weight: &WeightCode) -> Option<(WeightCode, Recode)> {
 fn candidates(
     weight: WeightCode,
     recode: &Recode,
-    operand: Operand,
+    operand: OperandType,
     class: Class,
 ) -> Vec<DequantPlan> {
     let bits = weight.code.bits();
@@ -184,10 +184,10 @@ fn candidates(
 
 /// Whether the code, or a byte that contains it, is an element of the operand, possibly of a value that
 /// is larger by the offset.
-fn is_element(weight: &WeightCode, operand: Operand) -> bool {
+fn is_element(weight: &WeightCode, operand: OperandType) -> bool {
     match (&weight.code, operand) {
-        (Code::Number(Number::Uint(_)), Operand::U8) => true,
-        (Code::Number(Number::Uint(bits)), Operand::I8) => *bits < 8,
+        (Code::Number(Number::Uint(_)), OperandType::U8) => true,
+        (Code::Number(Number::Uint(bits)), OperandType::I8) => *bits < 8,
         (Code::Number(number), _) => *number == operand.number(),
         (Code::Codebook(_), _) => false,
     }

@@ -36,7 +36,7 @@ pub use compute::{ComputePlan, ProductInstruction, ProductObstacle};
 pub use dequant::DequantPlan;
 pub use name::{brief, kernel_name, product_name};
 pub use native::NativeLayout;
-pub use operand::Operand;
+pub use operand::OperandType;
 pub use refusal::{PlanError, judged, known, planned};
 pub use scale::ScalePlan;
 pub use sequence::Sequence;

@@ -8,7 +8,7 @@ use quantloom_dsl::format::{
 
 /// The type of one element of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operand {
+pub enum OperandType {
     /// Unsigned byte.
     U8,
     /// Signed byte.
@@ -39,7 +39,7 @@ pub enum Operand {
     F32,
 }
 
-impl Operand {
+impl OperandType {
     /// The number format of an element.
     pub const fn number(self) -> Number {
         match self {
@@ -91,7 +91,7 @@ impl Operand {
     }
 }
 
-impl fmt::Display for Operand {
+impl fmt::Display for OperandType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.number().fmt(f)
     }

@@ -4,7 +4,7 @@ use quantloom_dsl::format::F32;
 use quantloom_dsl::{Activation, Scheme};
 
 use super::compute::ProductObstacle;
-use super::operand::Operand;
+use super::operand::OperandType;
 use super::plan;
 use crate::target::{TARGETS, Target, target, unsupported_reason};
 
@@ -41,7 +41,7 @@ pub enum PlanError {
         /// The weight's clause.
         code: String,
         /// The operand's type.
-        operand: Operand,
+        operand: OperandType,
         /// The target.
         target: &'static str,
     },
@@ -51,7 +51,7 @@ pub enum PlanError {
         /// The weight's clause.
         code: String,
         /// The operand's type.
-        operand: Operand,
+        operand: OperandType,
         /// The target.
         target: &'static str,
     },

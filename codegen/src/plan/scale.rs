@@ -18,7 +18,7 @@ use quantloom_dsl::{Activation, Code, Quantiser, ScaleType, Scheme};
 use super::compute::ComputePlan;
 use super::dequant::DequantPlan;
 use super::native::{chunk_columns, lane_columns};
-use super::operand::Operand;
+use super::operand::OperandType;
 use crate::target::Class;
 
 /// Columns of groups of x whose scales lanes of a warp of 32 find together, with 8 columns a lane.
@@ -96,7 +96,7 @@ impl ScalePlan {
         dequant: &DequantPlan,
     ) -> Self {
         let (add, exponent) = dequant.encoding();
-        let decodes = compute.product.weight == Operand::F32 && class == Class::Lanes;
+        let decodes = compute.product.weight == OperandType::F32 && class == Class::Lanes;
         let by_segment = if decodes { ScalePlacement::Element } else { ScalePlacement::Segment };
         // A shift is added after the scales: a per-channel scale would multiply it too.
         let at_the_end =
@@ -208,7 +208,7 @@ impl FoldedScale {
         }
         if lanes.chunk.is_some_and(|chunk| columns < chunk)
             && scale == NUMBER_BF16
-            && dequant.operand == Operand::Bf16
+            && dequant.operand == OperandType::Bf16
             && dequant.encoding().0 == 0
             && matches!(dequant.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
             && 32u32.is_multiple_of(dequant.weight.code.bits())
@@ -281,7 +281,7 @@ fn products_fit(code: FloatFormat, mantissa: u8, operand: FloatFormat) -> bool {
 /// scale of e8m0 or of 8 bits whose product with any code is a number of the operand's type, chosen for a group of a
 /// token that the lanes of a warp share. (x of e8m0 beyond 2^127 becomes infinite, which is beyond bf16's own x.) Coarser
 /// scales do not change along a row.
-pub(crate) fn folds_input(scheme: &Scheme, quantiser: &Quantiser, operand: Operand) -> bool {
+pub(crate) fn folds_input(scheme: &Scheme, quantiser: &Quantiser, operand: OperandType) -> bool {
     let [finest, coarser @ ..] = &quantiser.scales[..] else { return false };
     let (ScaleType::Number(scale), GroupSize::Each(columns)) = (finest.number, finest.group.cols)
     else {

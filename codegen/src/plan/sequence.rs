@@ -8,8 +8,8 @@ use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::Overflow;
 
 use super::interpret::interpret;
-use super::operand::Operand;
-use super::step::{Arg, Register, Step};
+use super::operand::OperandType;
+use super::step::{Arg, SequenceRegister, Step};
 
 /// Some bits of a code in an input word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub struct Field {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutputWord {
     /// The register of the word.
-    pub register: Register,
+    pub register: SequenceRegister,
     /// The code that each element stands for, lowest element first.
     pub codes: Vec<u8>,
 }
@@ -58,7 +58,7 @@ pub struct Sequence {
     /// The code type.
     pub weight: WeightCode,
     /// Type of the output's elements.
-    pub operand: Operand,
+    pub operand: OperandType,
     /// What each output element represents.
     pub encoding: OutputEncoding,
     /// Per input word, its fields.
@@ -168,7 +168,7 @@ impl Sequence {
         let template = self.template;
         let mut written = self.inputs.len();
         let is_written = |arg: &Arg, written: usize| match arg {
-            Arg::Register(Register(register)) if usize::from(*register) >= written => {
+            Arg::Register(SequenceRegister(register)) if usize::from(*register) >= written => {
                 Err(SequenceFault::Unwritten { template, register: *register })
             }
             _ => Ok(()),
@@ -271,27 +271,27 @@ impl Draft {
         Self { inputs, steps: Vec::new(), names: Vec::new() }
     }
 
-    pub(super) fn input(&self, number: usize) -> Register {
-        Register(number as u16)
+    pub(super) fn input(&self, number: usize) -> SequenceRegister {
+        SequenceRegister(number as u16)
     }
 
-    pub(super) fn push(&mut self, step: Step) -> Register {
+    pub(super) fn push(&mut self, step: Step) -> SequenceRegister {
         self.steps.push(step);
-        Register((self.inputs + self.steps.len() - 1) as u16)
+        SequenceRegister((self.inputs + self.steps.len() - 1) as u16)
     }
 
     /// `w >> by`, or `w` itself.
-    pub(super) fn shr(&mut self, word: Register, by: u32) -> Register {
+    pub(super) fn shr(&mut self, word: SequenceRegister, by: u32) -> SequenceRegister {
         if by == 0 { word } else { self.push(Step::Shr(word.into(), by as u8)) }
     }
 
     /// `w << by`, or `w` itself.
-    pub(super) fn shl(&mut self, word: Register, by: u32) -> Register {
+    pub(super) fn shl(&mut self, word: SequenceRegister, by: u32) -> SequenceRegister {
         if by == 0 { word } else { self.push(Step::Shl(word.into(), by as u8)) }
     }
 
     /// Shifts bits up by a signed amount.
-    pub(super) fn shift(&mut self, word: Register, up: i32) -> Register {
+    pub(super) fn shift(&mut self, word: SequenceRegister, up: i32) -> SequenceRegister {
         if up >= 0 { self.shl(word, up as u32) } else { self.shr(word, up.unsigned_abs()) }
     }
 

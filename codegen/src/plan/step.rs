@@ -8,19 +8,19 @@ use crate::target::Half;
 
 /// A 32-bit register, by number: inputs first, then one per step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Register(pub u16);
+pub struct SequenceRegister(pub u16);
 
 /// An argument of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// An earlier register.
-    Register(Register),
+    Register(SequenceRegister),
     /// A constant.
     Word(u32),
 }
 
-impl From<Register> for Arg {
-    fn from(register: Register) -> Self {
+impl From<SequenceRegister> for Arg {
+    fn from(register: SequenceRegister) -> Self {
         Self::Register(register)
     }
 }
@@ -140,7 +140,7 @@ impl Step {
 
     /// The same step on other registers.
     #[must_use]
-    pub fn with_registers(&self, to: &dyn Fn(Register) -> Register) -> Self {
+    pub fn with_registers(&self, to: &dyn Fn(SequenceRegister) -> SequenceRegister) -> Self {
         let at = |arg: &Arg| match arg {
             Arg::Register(register) => Arg::Register(to(*register)),
             Arg::Word(word) => Arg::Word(*word),

@@ -474,8 +474,8 @@ impl Writer<'_> {
     /// Elements in f32 as words of a float operand, rounded to nearest even.
     fn converted(&self, b: &mut Builder, elements: Vec<Operand>) -> Vec<Operand> {
         let half = match self.problem.operand {
-            crate::plan::Operand::F16 => Half::F16,
-            crate::plan::Operand::Bf16 => Half::Bf16,
+            crate::plan::OperandType::F16 => Half::F16,
+            crate::plan::OperandType::Bf16 => Half::Bf16,
             _ => return elements,
         };
         let pairs = elements.chunks_exact(2);

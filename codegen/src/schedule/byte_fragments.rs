@@ -11,7 +11,7 @@ use quantloom_dsl::{Activation, Code};
 
 use crate::plan::compute::PRODUCTS;
 use crate::plan::templates::signed_nibbles;
-use crate::plan::{ComputePlan, DequantPlan, Operand, Plan};
+use crate::plan::{ComputePlan, DequantPlan, OperandType, Plan};
 use crate::target::Feature;
 
 /// Columns of a step of a product of bytes.
@@ -48,12 +48,13 @@ impl ByteFragments {
         if !plan.target.has(Feature::Wgmma) {
             return None;
         }
-        let e4m3 = Operand::E4m3.number();
+        let e4m3 = OperandType::E4m3.number();
         let (fragments, stages) = match plan.compute.product.activation {
-            Operand::I8 if stored && stages.is_empty() && layout == WHOLE => {
+            OperandType::I8 if stored && stages.is_empty() && layout == WHOLE => {
                 return Some((Self::Whole, plan.clone()));
             }
-            Operand::F16 | Operand::Bf16 if quantiser.code == e4m3 => match layout.as_str() {
+            OperandType::F16 | OperandType::Bf16 if quantiser.code == e4m3 => match layout.as_str()
+            {
                 PAIRS if stored && weight.code == Code::Number(e4m3) => (Self::Pairs, Vec::new()),
                 NIBBLES => (Self::Nibbles, vec![signed_nibbles(weight)?]),
                 _ => return None,
@@ -62,7 +63,7 @@ impl ByteFragments {
         };
         let product = *PRODUCTS.iter().find(|product| product.name == MMA_E4M3)?;
         let compute = ComputePlan { product, exponent: 0, ..plan.compute };
-        let dequant = DequantPlan { stages, operand: Operand::E4m3, ..plan.dequant.clone() };
+        let dequant = DequantPlan { stages, operand: OperandType::E4m3, ..plan.dequant.clone() };
         Some((fragments, Plan { compute, dequant, ..plan.clone() }))
     }
 

@@ -13,7 +13,7 @@ use super::table::Table;
 use crate::ir::{Binary, Builder, Half, Op, Operand, Reg, Side, Ternary, Type, Unary, Uniformity};
 use crate::plan::sequence::{OutputWord, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
-use crate::plan::step::{Arg, Register, Step};
+use crate::plan::step::{Arg, SequenceRegister, Step};
 use crate::plan::{DequantPlan, templates};
 use crate::target::{Feature, Target};
 
@@ -192,7 +192,7 @@ fn run(
     // The first code of an output determines the number of its register.
     let mut outputs: Vec<_> = sequence.outputs.iter().collect();
     outputs.sort_by_key(|output| output.codes.first().copied());
-    let value = |at: Register| values[usize::from(at.0)];
+    let value = |at: SequenceRegister| values[usize::from(at.0)];
     Some(outputs.iter().map(|output| in_register(b, value(output.register))).collect())
 }
 
@@ -225,7 +225,7 @@ impl StepSink for Registers<'_> {
 
     fn arg(&mut self, arg: Arg) -> Operand {
         match arg {
-            Arg::Register(Register(at)) => self.values[usize::from(at)],
+            Arg::Register(SequenceRegister(at)) => self.values[usize::from(at)],
             Arg::Word(word) => Operand::U32(word),
         }
     }

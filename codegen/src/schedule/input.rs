@@ -4,8 +4,8 @@ use quantloom_dsl::Activation;
 
 use super::activation::common_group;
 use super::byte_fragments::ByteFragments;
-use crate::ir::{Builder, Extent, Operand as Value, Word};
-use crate::plan::{Operand, Plan};
+use crate::ir::{Builder, Extent, Operand, Word};
+use crate::plan::{OperandType, Plan};
 use crate::target::Class;
 
 /// Tokens whose scales of a group are adjacent in [`ScaleOrder::TokenTiles`]: a line of 128 bytes.
@@ -15,7 +15,7 @@ pub(super) const TOKEN_TILE: u32 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
     /// Type of its elements.
-    pub operand: Operand,
+    pub operand: OperandType,
     /// Elements of a row; beyond K they are 0.
     pub columns: u32,
     /// Whether a kernel before the product prepares x: multiplies its columns by the prescale, quantises
@@ -55,7 +55,12 @@ impl ScaleOrder {
     }
 
     /// The word of a row's scale of a group.
-    pub(super) fn place(self, b: &mut Builder, (row, groups): (Value, u32), group: Value) -> Value {
+    pub(super) fn place(
+        self,
+        b: &mut Builder,
+        (row, groups): (Operand, u32),
+        group: Operand,
+    ) -> Operand {
         match self {
             Self::Rows => b.mad(row, groups, group),
             Self::TokenTiles => {
@@ -68,7 +73,7 @@ impl ScaleOrder {
 
     /// Of [`Self::TokenTiles`], one past the last row whose place holds this row's scales: the next row, or after the last
     /// of M rows the end of its tile.
-    pub(super) fn end_of_tile(b: &mut Builder, row: Value, m: Value) -> Value {
+    pub(super) fn end_of_tile(b: &mut Builder, row: Operand, m: Operand) -> Operand {
         let own = b.add(row, 1u32);
         let last = b.equal(own, m);
         let tiles = b.add(m, TOKEN_TILE - 1);

@@ -25,7 +25,7 @@ use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scaled::ScaleRange;
-use crate::plan::{Operand, Plan};
+use crate::plan::{OperandType, Plan};
 use crate::target::{Feature, Target};
 
 /// The most tiles of rows of a stack: a tile is at least a block, and blocks of rows are the second axis of a
@@ -373,8 +373,8 @@ impl Problem {
     /// The compute dtype, if it is a 16-bit float.
     pub fn half(&self) -> Option<Half> {
         match self.input.operand {
-            Operand::F16 => Some(Half::F16),
-            Operand::Bf16 => Some(Half::Bf16),
+            OperandType::F16 => Some(Half::F16),
+            OperandType::Bf16 => Some(Half::Bf16),
             _ => None,
         }
     }
@@ -408,7 +408,7 @@ impl Problem {
 
     /// Whether sums are exact integers.
     pub fn sums_integers(&self) -> bool {
-        self.input.operand == Operand::I8
+        self.input.operand == OperandType::I8
     }
 
     /// The power of two that the sums of a segment, as floats, have to be multiplied with besides their

@@ -54,10 +54,10 @@ impl<'p> Summing<'p> {
             registers
         };
         let one = match main.problem.input.operand {
-            plan::Operand::Bf16 => 0x3f80_3f80,
-            plan::Operand::F16 => 0x3c00_3c00,
-            plan::Operand::E4m3 => 0x3838_3838,
-            plan::Operand::E4m3Fnuz => 0x4040_4040,
+            plan::OperandType::Bf16 => 0x3f80_3f80,
+            plan::OperandType::F16 => 0x3c00_3c00,
+            plan::OperandType::E4m3 => 0x3838_3838,
+            plan::OperandType::E4m3Fnuz => 0x4040_4040,
             _ => 0x0101_0101,
         };
         let (of_a, of_d) = (main.lanes().a.registers, main.lanes().d.registers.len());

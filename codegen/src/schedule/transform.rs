@@ -2,12 +2,12 @@
 //!
 //! In: a [`Problem`], the scheme with its stores, a [`NativeBufferKind`] and a [`Direction`]. Out: a kernel, not yet
 //! verified. No packing has code of its own: both sides are layouts, bound to the shape, and the index
-//! arithmetic follows from their digits (`affine`, `plane`, `gather`). `form` converts an element;
+//! arithmetic follows from their digits (`affine`, `plane`, `gather`). `conversion` converts an element;
 //! `formula` computes numbers that no component stores. A thread writes 16 bytes of the destination, fewer
 //! if rows are odd; bits without an element become 0.
 
 mod affine;
-mod form;
+mod conversion;
 mod formula;
 mod gather;
 mod plane;
@@ -18,7 +18,7 @@ use quantloom_dsl::layout::{
 };
 use quantloom_dsl::{BufferRole, Scheme, Store, parse_layout};
 
-use self::form::{Form, Integer};
+use self::conversion::{Conversion, Integer};
 use self::formula::{Formula, Wanted};
 use self::gather::{Array, Gather, Input, Sorted, THREADS, word, word_of};
 use self::plane::{Plane, planes};
@@ -226,7 +226,7 @@ impl Transform<'_> {
     }
 
     fn move_to_native(&self) -> Result<Kernel, Unscheduled> {
-        let (form, mut components) = self.made_of()?;
+        let (conversion, mut components) = self.made_of()?;
         components.extend(self.reads_index().then_some(Component::Index));
         let stores = holding(self.scheme, &components);
         let (mut from, mut inputs) = (Vec::new(), vec![Input::new(); components.len()]);
@@ -259,7 +259,7 @@ impl Transform<'_> {
         };
         let sorted = self.sorted(from.len().saturating_sub(1), &components, index)?;
         let (native, runs) = self.native()?;
-        self.write(&from, (&inputs, sorted), &form, (&native, &runs))
+        self.write(&from, (&inputs, sorted), &conversion, (&native, &runs))
     }
 
     fn move_back(&self) -> Result<Kernel, Unscheduled> {
@@ -280,11 +280,11 @@ impl Transform<'_> {
         }
         let bound = self.stored(store)?;
         let runs = self.runs(&bound, component)?;
-        let form = self.back(component, &runs)?;
+        let conversion = self.back(component, &runs)?;
         let (native, from) = self.native()?;
         let text = store.layout.display(store.owner).to_string();
         let stored = Side::of("stored_0".to_owned(), &bound, text);
-        self.write(&[native], (&[vec![(0, from)]], None), &form, (&stored, &runs))
+        self.write(&[native], (&[vec![(0, from)]], None), &conversion, (&stored, &runs))
     }
 
     fn stored(&self, store: &Store) -> Result<BoundLayout, Unscheduled> {
@@ -384,7 +384,7 @@ impl Transform<'_> {
     }
 
     /// The conversion of elements to the native form, and the components that it reads.
-    fn made_of(&self) -> Result<(Form, Vec<Component>), Unscheduled> {
+    fn made_of(&self) -> Result<(Conversion, Vec<Component>), Unscheduled> {
         let wanted = match self.buffer {
             NativeBufferKind::Corrections => {
                 let terms = self.problem.correction_terms();
@@ -395,10 +395,10 @@ impl Transform<'_> {
             }
             NativeBufferKind::ChannelScales => Wanted::ChannelScale,
             NativeBufferKind::Codes if let Some(signs) = self.signs() => {
-                return Ok((Form::Signed, vec![Component::Code, signs]));
+                return Ok((Conversion::Signed, vec![Component::Code, signs]));
             }
             NativeBufferKind::Scales if let Some(signs) = self.signs() => {
-                return Ok((Form::Magnitude, vec![signs]));
+                return Ok((Conversion::Magnitude, vec![signs]));
             }
             NativeBufferKind::Scales if self.group_params()?.kind == ParamKind::Scale => {
                 Wanted::Scale
@@ -411,13 +411,13 @@ impl Transform<'_> {
         let formula = Formula::new(self.scheme, wanted);
         let (formula, components) =
             formula.ok_or_else(|| self.unscheduled(TransformLimit::NoFormula))?;
-        Ok((Form::Computed(formula), components))
+        Ok((Conversion::Computed(formula), components))
     }
 
-    fn recoded(&self) -> Result<Form, Unscheduled> {
+    fn recoded(&self) -> Result<Conversion, Unscheduled> {
         match self.problem.plan.dequant.recode {
-            Recode::Keep => Ok(Form::Keep),
-            Recode::Xor(mask) => Ok(Form::Xor(mask)),
+            Recode::Keep => Ok(Conversion::Keep),
+            Recode::Xor(mask) => Ok(Conversion::Xor(mask)),
             Recode::Table(_) => Err(self.unscheduled(TransformLimit::CodeTable)),
         }
     }
@@ -442,45 +442,45 @@ impl Transform<'_> {
         Ok((stored, native))
     }
 
-    fn to_products(&self, component: Component) -> Result<Form, Unscheduled> {
+    fn to_products(&self, component: Component) -> Result<Conversion, Unscheduled> {
         match self.buffer {
             NativeBufferKind::Codes => return self.recoded(),
             NativeBufferKind::Zeros => {
-                return self.zeros().map(|(integer, half)| Form::Number(integer, half));
+                return self.zeros().map(|(integer, half)| Conversion::Number(integer, half));
             }
             _ => {}
         }
         match self.numbers(component)? {
-            (stored, native) if stored == native => Ok(Form::Keep),
-            (stored, NUMBER_F32) if is_read(stored) => Ok(Form::Widen(stored)),
+            (stored, native) if stored == native => Ok(Conversion::Keep),
+            (stored, NUMBER_F32) if is_read(stored) => Ok(Conversion::Widen(stored)),
             (from, to) => Err(self.unscheduled(TransformLimit::Conversion { from, to })),
         }
     }
 
-    fn back(&self, component: Component, runs: &[AffineRun]) -> Result<Form, Unscheduled> {
+    fn back(&self, component: Component, runs: &[AffineRun]) -> Result<Conversion, Unscheduled> {
         match self.buffer {
             NativeBufferKind::Codes => {
-                let form = self.recoded()?;
+                let conversion = self.recoded()?;
                 let bits = self.problem.plan.dequant.weight.code.bits();
                 let above = |run: &AffineRun| run.sign_extension;
-                return match (runs.iter().map(above).max(), &form) {
-                    (None | Some(0), _) => Ok(form),
+                return match (runs.iter().map(above).max(), &conversion) {
+                    (None | Some(0), _) => Ok(conversion),
                     (Some(more), _) if runs.iter().all(|run| run.high - run.low == bits) => {
-                        let mask = form.inverted().unwrap_or(0);
-                        Ok(Form::Extended { mask, bits, width: bits + more })
+                        let mask = conversion.inverted().unwrap_or(0);
+                        Ok(Conversion::Extended { mask, bits, width: bits + more })
                     }
                     _ => Err(self.unscheduled(TransformLimit::CutSigns)),
                 };
             }
             NativeBufferKind::Zeros => {
-                return self.zeros().map(|(integer, half)| Form::Stored(integer, half));
+                return self.zeros().map(|(integer, half)| Conversion::Stored(integer, half));
             }
             _ => {}
         }
         match self.numbers(component)? {
-            (stored, native) if stored == native => Ok(Form::Keep),
-            (NUMBER_BF16, NUMBER_F32) => Ok(Form::Narrow(Half::Bf16)),
-            (NUMBER_F16, NUMBER_F32) => Ok(Form::Narrow(Half::F16)),
+            (stored, native) if stored == native => Ok(Conversion::Keep),
+            (NUMBER_BF16, NUMBER_F32) => Ok(Conversion::Narrow(Half::Bf16)),
+            (NUMBER_F16, NUMBER_F32) => Ok(Conversion::Narrow(Half::F16)),
             (to, from) => Err(self.unscheduled(TransformLimit::Conversion { from, to })),
         }
     }
@@ -489,7 +489,7 @@ impl Transform<'_> {
         &self,
         from: &[Side],
         (inputs, sorted): (&[Input], Option<Sorted>),
-        form: &Form,
+        conversion: &Conversion,
         (to, runs): (&Side, &[AffineRun]),
     ) -> Result<Kernel, Unscheduled> {
         let uneven = || self.unscheduled(TransformLimit::UnevenWords);
@@ -531,7 +531,7 @@ impl Transform<'_> {
             sorted,
             arrays: &arrays,
             inputs,
-            form,
+            conversion,
             planes: &planes,
             destination,
             vector,

@@ -4,7 +4,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::BindError;
 use quantloom_dsl::{BufferRole, Diagnostics};
 
-use crate::plan::{DequantPlan, Operand, PlanError};
+use crate::plan::{DequantPlan, OperandType, PlanError};
 
 /// Why no schedule of this version supports a problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -88,7 +88,7 @@ pub enum UnscheduledPart {
     Experts,
     /// Products in a type.
     #[error("products in {0}")]
-    Products(Operand),
+    Products(OperandType),
     /// Codes that are dequantised by a sequence with steps that the target does not have.
     #[error("codes decoded by {0}")]
     Dequantisation(Box<DequantPlan>),
@@ -120,11 +120,11 @@ pub enum UnscheduledPart {
     Activations(Number),
     /// x, as it arrives or as codes, that the product's operand does not hold.
     #[error("{x} activations as operands in {operand}")]
-    Operand {
+    OperandType {
         /// The type of x or of its codes.
         x: Number,
         /// The type of the operand.
-        operand: Operand,
+        operand: OperandType,
     },
     /// Static scales that change along x.
     #[error("static scales of a part of x")]

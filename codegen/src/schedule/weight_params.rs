@@ -8,7 +8,7 @@ use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroPointCorrection};
 use super::dequantise::subtracted_constants;
 use super::group_params::{GroupParams, ParamKind};
 use crate::plan::scale::ScalePlacement;
-use crate::plan::{Operand, Plan};
+use crate::plan::{OperandType, Plan};
 use crate::target::{ScaleCode, Scaling};
 
 /// The group parameters and the per-channel scale of w.
@@ -100,8 +100,8 @@ pub(super) fn correction_terms(
 /// zero points counts.
 fn subtracted_zeros(zero: &Zero, plan: &Plan, (add, k_tile): (i32, u32)) -> Option<GroupParams> {
     let half = match plan.dequant.operand {
-        Operand::Bf16 => BF16,
-        Operand::F16 => F16,
+        OperandType::Bf16 => BF16,
+        OperandType::F16 => F16,
         _ => return None,
     };
     let (least, largest) = zero.kind.integer_range()?;

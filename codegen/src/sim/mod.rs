@@ -1,6 +1,6 @@
 //! The simulator: runs a kernel of the [IR](crate::ir) on the CPU and reports its first fault.
 //!
-//! In: a kernel, [`Arguments`] and [`Options`]. Out: the buffers that it wrote and a [`Report`] of
+//! In: a kernel, [`Arguments`] and [`SimulationOptions`]. Out: the buffers that it wrote and a [`Report`] of
 //! what it cost, or the first [`Fault`]: what happened, in which block, warp and lane, at which
 //! program point, and the point of a conflicting access.
 //!
@@ -60,7 +60,7 @@ pub use misuse::{BarrierMisuse, LaunchMismatch};
 
 /// How to run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SimulationOptions {
     /// Decides the order of blocks, of warps, and of the asynchronous operations that complete.
     pub seed: u64,
     /// Sums of FP8 matrix products are truncated to 13 fraction bits, as Hopper and Ada may do; a
@@ -70,7 +70,7 @@ pub struct Options {
     pub limit: u64,
 }
 
-impl Default for Options {
+impl Default for SimulationOptions {
     fn default() -> Self {
         Self { seed: 0, truncate_fp8: false, limit: 1 << 32 }
     }
@@ -83,7 +83,7 @@ impl Default for Options {
 pub fn run(
     kernel: &Verified<Kernel>,
     arguments: &mut Arguments,
-    options: &Options,
+    options: &SimulationOptions,
 ) -> Result<Report, Box<Fault>> {
     run_unverified(kernel, arguments, options)
 }
@@ -93,7 +93,7 @@ pub fn run(
 fn run_unverified(
     kernel: &Kernel,
     arguments: &mut Arguments,
-    options: &Options,
+    options: &SimulationOptions,
 ) -> Result<Report, Box<Fault>> {
     let launch = |mismatch: LaunchMismatch| {
         let kind = FaultKind::Launch(mismatch);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::Options;
+use super::SimulationOptions;
 use super::clock::{ALL_LANES, AccessRecord, Clock};
 use super::count::{Banks, Tally};
 use super::fault::{self, ConflictingAccess, FaultKind, MemoryLocation, ProgramPoint};
@@ -20,7 +20,7 @@ pub(super) struct LaunchContext<'a> {
     pub(super) map: &'a SharedMap,
     pub(super) parameters: &'a [u32],
     pub(super) grid: [u32; 3],
-    pub(super) options: &'a Options,
+    pub(super) options: &'a SimulationOptions,
     pub(super) banks: Banks,
     /// Number of neighbouring lanes between which shuffles work.
     pub(super) shuffle_lanes: u32,

@@ -2,7 +2,7 @@
 
 use super::{OWN, other, verified};
 use crate::kernels::operand::{RowValues, Rows};
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::OperandType;
 use quantloom_codegen::schedule::ByteFragments;
 use quantloom_codegen::schedule::activation::ActivationProblem;
 use quantloom_codegen::target::target;
@@ -13,7 +13,7 @@ use quantloom_dsl::layout::GroupSize;
 /// x as it is, in another order and with zeros.
 #[test]
 fn columns_are_gathered() {
-    for (own, operand) in [(BF16, Operand::Bf16), (F16, Operand::F16)] {
+    for (own, operand) in [(BF16, OperandType::Bf16), (F16, OperandType::F16)] {
         let scheme = other(&own.to_string(), "own");
         for (k, padded) in [(200, 264), (77, 80), (2048, 2048)] {
             let (number, target) = (Number::Float(own), target("sm_80").unwrap());
@@ -63,7 +63,7 @@ fn groups_of_any_size_are_quantised() {
         let shapes = [(77u32, "sm_90a"), (1300, "wgsl"), (640, "gfx942")];
         for (at, (k, chip)) in shapes.into_iter().enumerate() {
             let own = OWN[(number + at) % 3];
-            let (target, operand) = (target(chip).unwrap(), Operand::F32);
+            let (target, operand) = (target(chip).unwrap(), OperandType::F32);
             let finest = match of {
                 Activation::Quantised(quantiser) => match quantiser.scales[0].group.cols {
                     GroupSize::Each(columns) => columns,
@@ -97,11 +97,11 @@ fn groups_of_any_size_are_quantised() {
 #[test]
 fn gathered_columns_are_quantised() {
     for (clause, operand) in [
-        ("i8 { scale: f32 per token }", Operand::I8),
-        ("e4m3 { scale: f32 per token }", Operand::E4m3),
-        ("i8 { zero: i8, scale: own per token }", Operand::Bf16),
-        ("i8 { scale: f32 per tensor static, ties: away }", Operand::F16),
-        ("e4m3 { scale: f32 per tensor }", Operand::F32),
+        ("i8 { scale: f32 per token }", OperandType::I8),
+        ("e4m3 { scale: f32 per token }", OperandType::E4m3),
+        ("i8 { zero: i8, scale: own per token }", OperandType::Bf16),
+        ("i8 { scale: f32 per tensor static, ties: away }", OperandType::F16),
+        ("e4m3 { scale: f32 per tensor }", OperandType::F32),
     ] {
         let scheme = other(clause, "f32");
         for (k, padded) in [(200, 264), (77, 80), (5000, 5248)] {
@@ -124,12 +124,12 @@ fn gathered_columns_are_quantised() {
 #[test]
 fn bytes_are_written_in_the_order_of_fragments() {
     let cases = [
-        ("i8 { scale: own per token }", Operand::I8, ByteFragments::Whole),
-        ("e4m3 { scale: f32 per token }", Operand::E4m3, ByteFragments::Pairs),
-        ("e4m3 { scale: f32 per tensor static }", Operand::E4m3, ByteFragments::Pairs),
-        ("i8 { scale: f32 per 1x128 }", Operand::I8, ByteFragments::Whole),
-        ("e4m3 { scale: f32 per 1x48 }", Operand::E4m3, ByteFragments::Pairs),
-        ("e4m3 { scale: f32 per token }", Operand::E4m3, ByteFragments::Nibbles),
+        ("i8 { scale: own per token }", OperandType::I8, ByteFragments::Whole),
+        ("e4m3 { scale: f32 per token }", OperandType::E4m3, ByteFragments::Pairs),
+        ("e4m3 { scale: f32 per tensor static }", OperandType::E4m3, ByteFragments::Pairs),
+        ("i8 { scale: f32 per 1x128 }", OperandType::I8, ByteFragments::Whole),
+        ("e4m3 { scale: f32 per 1x48 }", OperandType::E4m3, ByteFragments::Pairs),
+        ("e4m3 { scale: f32 per token }", OperandType::E4m3, ByteFragments::Nibbles),
     ];
     for (clause, operand, fragments) in cases {
         let scheme = other(clause, "f32");

@@ -4,10 +4,10 @@ use super::prescale::prescaled;
 use super::{AWAY, BLOCKS, GIVEN, MX, NV, TENSOR, TOKEN, ZERO, other, problems};
 use crate::kernels::operand::{RowValues, Rows};
 use quantloom_codegen::ir::{
-    Binary, Body, Buffer, Compare, Half, Kernel, Op, Operand as Value, Space, Statement, Ternary,
-    Unary, Verified, verify,
+    Binary, Body, Buffer, Compare, Half, Kernel, Op, Operand, Space, Statement, Ternary, Unary,
+    Verified, verify,
 };
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::OperandType;
 use quantloom_codegen::schedule::activation::{ActivationProblem, activation};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, F32, Number};
@@ -53,151 +53,151 @@ fn found(
 }
 
 /// What is wrong, the quantiser and the operand, and the mutation.
-const MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
-    ("no wait for the grid before", TOKEN, Operand::I8, |_, op| {
+const MISTAKES: &[(&str, &str, OperandType, Mutation)] = &[
+    ("no wait for the grid before", TOKEN, OperandType::I8, |_, op| {
         if *op == Op::GridWait {
             *op = Op::Comment("nothing".into());
         }
     }),
-    ("a row's extent read before it is there", TOKEN, Operand::I8, |_, op| {
+    ("a row's extent read before it is there", TOKEN, OperandType::I8, |_, op| {
         if *op == Op::Barrier {
             *op = Op::Comment("nothing".into());
         }
     }),
-    ("some lanes are not asked", TOKEN, Operand::I8, |_, op| {
-        if let Op::Shuffle { by: by @ Value::U32(8), .. } = op {
+    ("some lanes are not asked", TOKEN, OperandType::I8, |_, op| {
+        if let Op::Shuffle { by: by @ Operand::U32(8), .. } = op {
             *by = 4u32.into();
         }
     }),
-    ("negative values do not count", TOKEN, Operand::I8, |_, op| {
+    ("negative values do not count", TOKEN, OperandType::I8, |_, op| {
         if let Op::Unary { dst, op: Unary::Abs, a } = op {
             *op = Op::Copy { dst: *dst, a: *a };
         }
     }),
-    ("scales of zeros are 0", TOKEN, Operand::I8, |_, op| {
-        if let Op::Select { a: a @ Value::F32(0.0078125), .. } = op {
+    ("scales of zeros are 0", TOKEN, OperandType::I8, |_, op| {
+        if let Op::Select { a: a @ Operand::F32(0.0078125), .. } = op {
             *a = 0.0f32.into();
         }
     }),
-    ("bytes in another order", TOKEN, Operand::I8, |_, op| {
-        if let Op::Ternary { op: Ternary::Permute, c: c @ Value::U32(0x5410), .. } = op {
+    ("bytes in another order", TOKEN, OperandType::I8, |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c: c @ Operand::U32(0x5410), .. } = op {
             *c = 0x1054u32.into();
         }
     }),
-    ("an integer beyond the code", TOKEN, Operand::I8, |_, op| {
+    ("an integer beyond the code", TOKEN, OperandType::I8, |_, op| {
         if let Op::Binary { op: op @ Binary::MinSigned, .. } = op {
             *op = Binary::MaxSigned;
         }
     }),
-    ("ties to even", AWAY, Operand::I8, |_, op| {
-        if let Op::Compare { op: Compare::EqualF32, b: b @ Value::F32(0.5), .. } = op {
+    ("ties to even", AWAY, OperandType::I8, |_, op| {
+        if let Op::Compare { op: Compare::EqualF32, b: b @ Operand::F32(0.5), .. } = op {
             *b = 0.25f32.into();
         }
     }),
-    ("the smallest is the largest", ZERO, Operand::Bf16, |_, op| {
+    ("the smallest is the largest", ZERO, OperandType::Bf16, |_, op| {
         if let Op::Binary { op: op @ Binary::MinF32, .. } = op {
             *op = Binary::MaxF32;
         }
     }),
-    ("a zero point that is not subtracted", ZERO, Operand::Bf16, |_, op| {
+    ("a zero point that is not subtracted", ZERO, OperandType::Bf16, |_, op| {
         if let Op::Binary { op: op @ Binary::SubF32, .. } = op {
             *op = Binary::MaxF32;
         }
     }),
-    ("a part of x is not looked through", TENSOR, Operand::I8, |buffers, op| {
+    ("a part of x is not looked through", TENSOR, OperandType::I8, |buffers, op| {
         if let Op::Load { from, .. } = op
             && is(buffers, from.space, "extents")
         {
             from.offset = 4;
         }
     }),
-    ("quotients without their remainder", GIVEN, Operand::I8, |_, op| {
-        if let Op::Ternary { dst, op: Ternary::Fma, c: Value::Reg(near), a, .. } = op
-            && *a != Value::Reg(*near)
+    ("quotients without their remainder", GIVEN, OperandType::I8, |_, op| {
+        if let Op::Ternary { dst, op: Ternary::Fma, c: Operand::Reg(near), a, .. } = op
+            && *a != Operand::Reg(*near)
             && a.reg().is_some_and(|rest| rest.id.0 == near.id.0 + 1)
         {
             *op = Op::Copy { dst: *dst, a: (*near).into() };
         }
     }),
-    ("infinities have a remainder", GIVEN, Operand::I8, |_, op| {
-        if let Op::Select { dst, condition: Value::Reg(_), a, b: Value::Reg(_) } = op {
+    ("infinities have a remainder", GIVEN, OperandType::I8, |_, op| {
+        if let Op::Select { dst, condition: Operand::Reg(_), a, b: Operand::Reg(_) } = op {
             *op = Op::Copy { dst: *dst, a: *a };
         }
     }),
-    ("a step too coarse", BLOCKS, Operand::Bf16, |_, op| {
-        if let Op::Binary { op: Binary::Add, b: b @ Value::U32(0x0a00_0000), .. } = op {
+    ("a step too coarse", BLOCKS, OperandType::Bf16, |_, op| {
+        if let Op::Binary { op: Binary::Add, b: b @ Operand::U32(0x0a00_0000), .. } = op {
             *b = 0x0a80_0000u32.into();
         }
     }),
-    ("subnormals as if they were normal", BLOCKS, Operand::Bf16, |_, op| {
-        if let Op::Binary { op: Binary::Max, b: b @ Value::U32(_), .. } = op {
+    ("subnormals as if they were normal", BLOCKS, OperandType::Bf16, |_, op| {
+        if let Op::Binary { op: Binary::Max, b: b @ Operand::U32(_), .. } = op {
             *b = 0u32.into();
         }
     }),
-    ("the scale of the next group", BLOCKS, Operand::Bf16, |buffers, op| {
+    ("the scale of the next group", BLOCKS, OperandType::Bf16, |buffers, op| {
         if let Op::Store { to, .. } = op
             && is(buffers, to.space, "x_scale")
         {
             to.offset += 1;
         }
     }),
-    ("stores beyond the row", BLOCKS, Operand::Bf16, |buffers, op| {
+    ("stores beyond the row", BLOCKS, OperandType::Bf16, |buffers, op| {
         if let Op::Store { to, mask, .. } = op
             && is(buffers, to.space, "operand")
         {
             *mask = None;
         }
     }),
-    ("another threshold", MX, Operand::Bf16, |_, op| {
-        if let Op::Binary { op: Binary::Add, b: b @ Value::U32(0x0020_0000), .. } = op {
+    ("another threshold", MX, OperandType::Bf16, |_, op| {
+        if let Op::Binary { op: Binary::Add, b: b @ Operand::U32(0x0020_0000), .. } = op {
             *b = 0x0010_0000u32.into();
         }
     }),
-    ("NaN as it is", MX, Operand::Bf16, |_, op| {
-        if let Op::Select { b: b @ Value::F32(_), .. } = op {
+    ("NaN as it is", MX, OperandType::Bf16, |_, op| {
+        if let Op::Select { b: b @ Operand::F32(_), .. } = op {
             *b = 1.0f32.into();
         }
     }),
-    ("a negative zero that is NaN", BLOCKS, Operand::E4m3Fnuz, |_, op| {
-        if let Op::Select { a: a @ Value::U32(0), .. } = op {
+    ("a negative zero that is NaN", BLOCKS, OperandType::E4m3Fnuz, |_, op| {
+        if let Op::Select { a: a @ Operand::U32(0), .. } = op {
             *a = 0x80u32.into();
         }
     }),
-    ("NaN that is a number", BLOCKS, Operand::E4m3Fnuz, |_, op| {
-        if let Op::Select { b: b @ Value::U32(0x80), .. } = op {
+    ("NaN that is a number", BLOCKS, OperandType::E4m3Fnuz, |_, op| {
+        if let Op::Select { b: b @ Operand::U32(0x80), .. } = op {
             *b = 0x7fu32.into();
         }
     }),
-    ("elements twice as large", BLOCKS, Operand::E4m3Fnuz, |_, op| {
-        if let Op::Binary { op: Binary::MulF32, b: b @ Value::F32(0.5), .. } = op {
+    ("elements twice as large", BLOCKS, OperandType::E4m3Fnuz, |_, op| {
+        if let Op::Binary { op: Binary::MulF32, b: b @ Operand::F32(0.5), .. } = op {
             *b = 1.0f32.into();
         }
     }),
-    ("the coarse level as a factor", NV, Operand::Bf16, |_, op| {
-        if let Op::Binary { op: op @ Binary::DivF32, a: Value::F32(1.0), .. } = op {
+    ("the coarse level as a factor", NV, OperandType::Bf16, |_, op| {
+        if let Op::Binary { op: op @ Binary::DivF32, a: Operand::F32(1.0), .. } = op {
             *op = Binary::MulF32;
         }
     }),
 ];
 
 /// What is wrong of codes with scales as an instruction reads them that scales: the code, the mutation.
-const CODE_MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
-    ("no signs", "e2m1", Operand::E2m1, |_, op| {
-        if let Op::Binary { op: Binary::And, b: b @ Value::U32(8), .. } = op {
+const CODE_MISTAKES: &[(&str, &str, OperandType, Mutation)] = &[
+    ("no signs", "e2m1", OperandType::E2m1, |_, op| {
+        if let Op::Binary { op: Binary::And, b: b @ Operand::U32(8), .. } = op {
             *b = 0u32.into();
         }
     }),
-    ("codes that are cut at a word's end", "e2m3", Operand::E2m3, |_, op| {
-        if let Op::Binary { op: Binary::Shr, b: b @ Value::U32(2), .. } = op {
+    ("codes that are cut at a word's end", "e2m3", OperandType::E2m3, |_, op| {
+        if let Op::Binary { op: Binary::Shr, b: b @ Operand::U32(2), .. } = op {
             *b = 8u32.into();
         }
     }),
-    ("pieces side by side, without the zeros", "e3m2", Operand::E3m2, |_, op| {
-        if let Op::Binary { op: Binary::And, b: b @ Value::U32(24), .. } = op {
+    ("pieces side by side, without the zeros", "e3m2", OperandType::E3m2, |_, op| {
+        if let Op::Binary { op: Binary::And, b: b @ Operand::U32(24), .. } = op {
             *b = 8u32.into();
         }
     }),
-    ("scales twice as large", "e4m3", Operand::E4m3, |buffers, op| {
+    ("scales twice as large", "e4m3", OperandType::E4m3, |buffers, op| {
         if let Op::Store { to, values, .. } = op
             && is(buffers, to.space, "x_scale")
         {
@@ -222,26 +222,28 @@ fn mistakes_of_codes_are_found() {
 }
 
 /// What is wrong with factors, the quantiser and the operand, and the mutation.
-const FACTOR_MISTAKES: &[(&str, &str, Operand, Mutation)] = &[
-    ("the factor of the next column", "bf16", Operand::Bf16, |buffers, op| {
+const FACTOR_MISTAKES: &[(&str, &str, OperandType, Mutation)] = &[
+    ("the factor of the next column", "bf16", OperandType::Bf16, |buffers, op| {
         if let Op::Load { from, .. } = op
             && is(buffers, from.space, "prescale")
         {
             from.offset ^= 4;
         }
     }),
-    ("no factor", TOKEN, Operand::I8, |_, op| {
-        if let Op::Binary { dst, op: Binary::MulF32, a: a @ Value::Reg(_), b: Value::Reg(_) } = op {
+    ("no factor", TOKEN, OperandType::I8, |_, op| {
+        if let Op::Binary { dst, op: Binary::MulF32, a: a @ Operand::Reg(_), b: Operand::Reg(_) } =
+            op
+        {
             *op = Op::Copy { dst: *dst, a: *a };
         }
     }),
-    ("a product rounded to another type", GIVEN, Operand::I8, |_, op| {
+    ("a product rounded to another type", GIVEN, OperandType::I8, |_, op| {
         if let Op::Binary { op: Binary::Pack(half), .. } = op {
             *half = Half::F16;
         }
     }),
-    ("rows after the first begin at another column", TENSOR, Operand::I8, |_, op| {
-        if let Op::Binary { op: Binary::Rem, b: b @ Value::U32(300), .. } = op {
+    ("rows after the first begin at another column", TENSOR, OperandType::I8, |_, op| {
+        if let Op::Binary { op: Binary::Rem, b: b @ Operand::U32(300), .. } = op {
             *b = 296u32.into();
         }
     }),

@@ -2,7 +2,7 @@
 
 use super::{MX, NV, OWN, other, verified};
 use crate::kernels::operand::{RowValues, Rows};
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::OperandType;
 use quantloom_codegen::schedule::activation::ActivationProblem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{F32, Number};
@@ -11,19 +11,23 @@ use quantloom_tests::sweep::Share;
 
 /// Quantisers whose kernels load x in different ways, their operands, the columns of a segment that the
 /// product takes, and whether lanes find the scales.
-const PRESCALED: &[(&str, Operand, Option<u32>)] = &[
-    ("bf16", Operand::Bf16, None),
-    ("f16", Operand::F16, None),
-    ("f32", Operand::F32, None),
-    ("f32", Operand::Bf16, None),
-    ("i8 { scale: own per token }", Operand::I8, None),
-    ("i8 { zero: i8, scale: f32 per token, ties: away }", Operand::Bf16, None),
-    ("i8 { scale: f32 per tensor static }", Operand::I8, None),
-    ("u8 { zero: u8, scale: f32 per tensor }", Operand::F32, None),
-    ("e4m3 { scale: f32 per 1x128 }", Operand::E4m3Fnuz, Some(128)),
-    (NV, Operand::F16, Some(16)),
-    ("e2m1 { scale: e4m3 per 1x16, scale: f32 per token from amax / 2688 }", Operand::F32, Some(8)),
-    ("i8 { scale: divide f32 per 1x48, scale: f32 per tensor }", Operand::F32, Some(16)),
+const PRESCALED: &[(&str, OperandType, Option<u32>)] = &[
+    ("bf16", OperandType::Bf16, None),
+    ("f16", OperandType::F16, None),
+    ("f32", OperandType::F32, None),
+    ("f32", OperandType::Bf16, None),
+    ("i8 { scale: own per token }", OperandType::I8, None),
+    ("i8 { zero: i8, scale: f32 per token, ties: away }", OperandType::Bf16, None),
+    ("i8 { scale: f32 per tensor static }", OperandType::I8, None),
+    ("u8 { zero: u8, scale: f32 per tensor }", OperandType::F32, None),
+    ("e4m3 { scale: f32 per 1x128 }", OperandType::E4m3Fnuz, Some(128)),
+    (NV, OperandType::F16, Some(16)),
+    (
+        "e2m1 { scale: e4m3 per 1x16, scale: f32 per token from amax / 2688 }",
+        OperandType::F32,
+        Some(8),
+    ),
+    ("i8 { scale: divide f32 per 1x48, scale: f32 per tensor }", OperandType::F32, Some(16)),
 ];
 
 pub(super) fn prescaled(clause: &str, arithmetic: &str, number: Number) -> Scheme {
@@ -92,7 +96,7 @@ fn codes_and_groups_are_of_the_multiplied_x() {
         let chip = target("gfx950").unwrap();
         for shape in [(200, 256), (77, 128)] {
             let problem =
-                ActivationProblem::new(&scheme, of, number, Operand::E2m1, chip, shape, false);
+                ActivationProblem::new(&scheme, of, number, OperandType::E2m1, chip, shape, false);
             let problem = problem.and_then(ActivationProblem::leaving_codes).unwrap();
             let x = Rows::draw(problem.quantiser(), own, shape.0 as usize, &RowValues::ALL, 10);
             let outcome =
@@ -110,7 +114,7 @@ fn codes_and_groups_are_of_the_multiplied_x() {
         for chip in ["sm_80", "wgsl"] {
             let chip = target(chip).unwrap();
             let problem =
-                ActivationProblem::new(&scheme, of, number, Operand::F32, chip, shape, true);
+                ActivationProblem::new(&scheme, of, number, OperandType::F32, chip, shape, true);
             let problem = problem.unwrap().in_segments(Some(16));
             let x =
                 Rows::draw(problem.quantiser(), own, 90, &RowValues::ALL, 11).with_factors(factors);

@@ -4,7 +4,7 @@ use quantloom_codegen::ir::{
     Access, Address, Builder, Cache, Extent, LaunchConfig, Operand, Special, Type, Width, Word,
     verify,
 };
-use quantloom_codegen::sim::{Arguments, Contents, Options, run};
+use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_codegen::target::target;
 
 const THREADS: u32 = 256;
@@ -45,7 +45,8 @@ pub(super) fn apply(
     let mut buffers: Vec<Contents> = inputs.iter().map(words).collect();
     buffers.push(Contents::poison(4 * len as usize));
     let mut arguments = Arguments { parameters: Vec::new(), buffers };
-    run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    run(&kernel, &mut arguments, &SimulationOptions::default())
+        .unwrap_or_else(|fault| panic!("{fault}"));
     let result = arguments.buffers.pop().unwrap().words();
     result.into_iter().map(f32::from_bits).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quantloom_codegen::ir::{Kernel, verify};
-use quantloom_codegen::sim::{Arguments, Contents, Options, run};
+use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_runtime::source::{Count, ProblemSize};
 
 /// What kernels share: sizes and buffers.
@@ -57,7 +57,8 @@ impl Launched {
             self.memory.get(&buffer.name).cloned().unwrap_or_else(poison)
         });
         let mut arguments = Arguments { buffers: buffers.collect(), parameters };
-        let options = Options { seed: self.seed, limit: 1 << 24, ..Options::default() };
+        let options =
+            SimulationOptions { seed: self.seed, limit: 1 << 24, ..SimulationOptions::default() };
         run(&kernel, &mut arguments, &options).map_err(|fault| fault.to_string())?;
         let names = kernel.buffers.iter().map(|buffer| buffer.name.clone());
         self.memory.extend(names.zip(arguments.buffers));

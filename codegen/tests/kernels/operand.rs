@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use quantloom_codegen::ir::{Kernel, Verified};
-use quantloom_codegen::plan::Operand;
+use quantloom_codegen::plan::OperandType;
 use quantloom_codegen::schedule::activation::ActivationProblem;
-use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
+use quantloom_codegen::sim::{Arguments, Contents, Report, SimulationOptions, run};
 use quantloom_dsl::format::{F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::reference::{QuantisedActivation, StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, ScaleType, Scheme};
@@ -215,7 +215,8 @@ impl Rows {
                 kept.unwrap_or_else(|| self.contents(&buffer.name, bytes as usize))
             });
             let mut arguments = Arguments { buffers: buffers.collect(), parameters };
-            let options = Options { seed, limit: 1 << 24, ..Options::default() };
+            let options =
+                SimulationOptions { seed, limit: 1 << 24, ..SimulationOptions::default() };
             let report = run(kernel, &mut arguments, &options);
             reports.push(report.map_err(|fault| fault.to_string())?);
             let names = kernel.buffers.iter().map(|buffer| buffer.name.clone());
@@ -308,7 +309,7 @@ impl Rows {
                 // The sign of a zero does not count, and a NaN is a NaN.
                 let found = problem.operand.number().decode(bits);
                 let same = match problem.operand {
-                    Operand::Bf16 | Operand::F16 | Operand::F32
+                    OperandType::Bf16 | OperandType::F16 | OperandType::F32
                         if problem.quantiser().is_some() =>
                     {
                         found == value || found.is_nan() && value.is_nan()

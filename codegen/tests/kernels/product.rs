@@ -3,7 +3,7 @@
 
 use quantloom_codegen::ir::{Access, Kernel, Verified};
 use quantloom_codegen::schedule::{GroupParams, Problem};
-use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
+use quantloom_codegen::sim::{Arguments, Contents, Report, SimulationOptions, run};
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Element, Granularity, GroupSize, Index, Shape, write_bits};
 
@@ -215,7 +215,7 @@ impl RandomProduct {
         seed: u64,
     ) -> Result<Report, String> {
         let mut arguments = self.arguments(kernel);
-        let options = Options { seed, limit: 1 << 24, ..Options::default() };
+        let options = SimulationOptions { seed, limit: 1 << 24, ..SimulationOptions::default() };
         let report = run(kernel, &mut arguments, &options).map_err(|fault| fault.to_string())?;
         let y = kernel.buffers.iter().position(|buffer| buffer.access == Access::WriteOnce);
         let bytes = &arguments.buffers[y.unwrap()].bytes;

@@ -5,7 +5,7 @@ use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::jit::{Jit, JitWithOverrides, launch_rule};
 use quantloom_codegen::schedule::experts::{GateProblem, activate};
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
-use quantloom_codegen::sim::{Arguments, Contents, Options, Report, run};
+use quantloom_codegen::sim::{Arguments, Contents, Report, SimulationOptions, run};
 use quantloom_codegen::target::target;
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::{BF16, F32, FloatFormat, NUMBER_F32, Number, Overflow};
@@ -530,7 +530,7 @@ fn launch_all(
         }
     }
     let mut arguments = Arguments { parameters, buffers };
-    let options = Options { seed, limit: 1 << 24, ..Options::default() };
+    let options = SimulationOptions { seed, limit: 1 << 24, ..SimulationOptions::default() };
     let report = run(kernel, &mut arguments, &options).map_err(|fault| fault.to_string())?;
     given.extend(roles.into_iter().zip(arguments.buffers));
     Ok((given, report))

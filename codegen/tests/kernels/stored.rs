@@ -6,7 +6,7 @@ use quantloom_codegen::ir::{Kernel, Verified};
 use quantloom_codegen::jit::Jit;
 use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::schedule::transform::{Direction, NativeBufferKind, stores};
-use quantloom_codegen::sim::{Arguments, Contents, Options, run};
+use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, Shape};
@@ -163,7 +163,8 @@ impl Stored {
         let before = before.into_iter().map(|bytes| Contents::from_bytes(bytes.to_vec()));
         let buffers = before.chain([Contents::poison(after.len())]).collect();
         let mut arguments = Arguments { parameters: Vec::new(), buffers };
-        run(kernel, &mut arguments, &Options::default()).map_err(|fault| fault.to_string())?;
+        run(kernel, &mut arguments, &SimulationOptions::default())
+            .map_err(|fault| fault.to_string())?;
         let found = &arguments.buffers.last().unwrap().bytes;
         let most = self.most_units(part);
         if most > 0 {

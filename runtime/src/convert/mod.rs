@@ -41,7 +41,7 @@ use output::LayerTensors;
 
 /// What is converted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct ConvertOptions {
     /// Leave out how x is quantised, so that formats take the layers that do not say it. The weights
     /// are the same; products are then those of x as it is.
     pub weights_only: bool,
@@ -139,7 +139,7 @@ impl PlannedLayer {
 pub struct ConversionPlan<'c> {
     checkpoint: &'c Checkpoint,
     format: CheckpointFormat,
-    options: Options,
+    options: ConvertOptions,
     layers: Vec<PlannedLayer>,
     /// Tensors that are copied.
     copied: Vec<String>,
@@ -157,7 +157,7 @@ impl<'c> ConversionPlan<'c> {
     pub fn new(
         checkpoint: &'c Checkpoint,
         format: CheckpointFormat,
-        options: Options,
+        options: ConvertOptions,
         progress: &dyn Fn(u64),
     ) -> Self {
         let variants = variants(format);
@@ -263,7 +263,7 @@ impl<'c> ConversionPlan<'c> {
 }
 
 /// A layer's scheme as it is converted.
-fn scheme_of(layer: &Layer, options: Options) -> Scheme {
+fn scheme_of(layer: &Layer, options: ConvertOptions) -> Scheme {
     let mut scheme = layer.scheme().clone();
     if options.weights_only && scheme.quantiser().is_some() {
         scheme.activations =
@@ -274,7 +274,7 @@ fn scheme_of(layer: &Layer, options: Options) -> Scheme {
     scheme
 }
 
-fn unpack(layer: &Layer, options: Options) -> Result<Unpacked, UnpackError> {
+fn unpack(layer: &Layer, options: ConvertOptions) -> Result<Unpacked, UnpackError> {
     Unpacked::new(&scheme_of(layer, options), layer.shape(), &|store| layer.store(store))
 }
 
@@ -501,7 +501,7 @@ fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<&'c Layer, Convert
 }
 
 /// The values of a layer.
-fn values(layer: &Layer, options: Options) -> Result<Unpacked, ConvertError> {
+fn values(layer: &Layer, options: ConvertOptions) -> Result<Unpacked, ConvertError> {
     let fault =
         |error| ConvertError::Unpack { layer: layer.name().to_owned(), error: Box::new(error) };
     unpack(layer, options).map_err(fault)

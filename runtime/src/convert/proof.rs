@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::output::{LayerTensors, file_in_memory};
 use super::{ConversionPlan, read, values};
 use crate::checkpoint::storage::Storage;
-use crate::checkpoint::{Checkpoint, CheckpointFormat, Options as Reading};
+use crate::checkpoint::{Checkpoint, CheckpointFormat, Options};
 use crate::unpacked::Unpacked;
 
 /// How an output differs from what it should be.
@@ -58,7 +58,7 @@ pub(super) fn probe(
     config: Option<Map<String, Value>>,
 ) -> Result<(), String> {
     let file = file_in_memory(format, tensors, config).map_err(|error| error.to_string())?;
-    let checkpoint = Checkpoint::from_bytes(file, Reading::default()).map_err(|e| e.to_string())?;
+    let checkpoint = Checkpoint::from_bytes(file, Options::default()).map_err(|e| e.to_string())?;
     let layer = checkpoint.layer(&tensors.layer).map_err(|fault| fault.to_string())?;
     if let Some(clause) = clause_that_differs(layer.scheme(), &storage.scheme) {
         return Err(format!("it would be read with another `{clause}`"));

@@ -18,7 +18,7 @@ use crate::shrink::shrink;
 
 /// What to draw, and how long.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CampaignOptions {
     /// The seed of all draws.
     pub seed: u64,
     /// The first draw.
@@ -139,7 +139,7 @@ fn stored_bits(scheme: &Scheme, shape: Shape) -> Option<u64> {
 pub enum Event<'e> {
     /// A failure, shrunk.
     Finding(&'e Finding),
-    /// A draw that takes longer than [`Options::draw`]. Its thread cannot be stopped: whoever hears
+    /// A draw that takes longer than [`CampaignOptions::draw`]. Its thread cannot be stopped: whoever hears
     /// this ends the program.
     Endless {
         /// The draw.
@@ -150,7 +150,11 @@ pub enum Event<'e> {
 }
 
 /// Draws and checks until the time is up.
-pub fn run(subject: &Subject, options: &Options, progress: &(dyn Fn(Event<'_>) + Sync)) -> Report {
+pub fn run(
+    subject: &Subject,
+    options: &CampaignOptions,
+    progress: &(dyn Fn(Event<'_>) + Sync),
+) -> Report {
     let began = Instant::now();
     // The draws that are being checked, and since when.
     let running: Mutex<BTreeMap<u64, Instant>> = Mutex::default();
@@ -205,7 +209,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// One draw.
-fn one(subject: &Subject, options: &Options, draw: u64, said: &Said) -> Report {
+fn one(subject: &Subject, options: &CampaignOptions, draw: u64, said: &Said) -> Report {
     let mut report = Report { draws: 1, ..Report::default() };
     let (text, mut dice) = drawn_text(options.seed, draw);
     let scheme = match parse(&text) {
@@ -230,7 +234,7 @@ impl Report {
     pub fn check(
         &mut self,
         subject: &Subject,
-        options: &Options,
+        options: &CampaignOptions,
         (draw, case): (u64, &Case),
         said: &Said,
     ) {

@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use quantloom_dsl::parse;
-use quantloom_random_schemes::campaign::{Event, Finding, Options, Report, Said, drawn_text, run};
+use quantloom_random_schemes::campaign::{
+    CampaignOptions, Event, Finding, Report, Said, drawn_text, run,
+};
 use quantloom_random_schemes::checks::{Case, Check, Subject, note_panics};
 
 /// Draws legal schemes and checks them: printing, packing, quantising, products on the CPU and on
@@ -76,7 +78,7 @@ fn main() -> ExitCode {
 }
 
 fn done(arguments: &Arguments) -> Result<bool, String> {
-    let options = Options {
+    let options = CampaignOptions {
         seed: arguments.seed.unwrap_or_else(fresh),
         first: arguments.first,
         count: arguments.count,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Accumulate, Arithmetic, Scheme};
-use quantloom_random_schemes::campaign::{Event, Finding, Options, Report, run};
+use quantloom_random_schemes::campaign::{CampaignOptions, Event, Finding, Report, run};
 use quantloom_random_schemes::checks::{Check, FailureKind, Subject, backend};
 use quantloom_runtime::accumulation::Accumulation;
 use quantloom_runtime::backend::Backend;
@@ -16,8 +16,8 @@ use quantloom_runtime::op::{Op, ProductError, Values, ValuesMut, Workspace};
 use quantloom_runtime::unpacked::UnpackError;
 use quantloom_runtime::weight_data::WeightData;
 
-fn options(seed: u64, count: u64, checks: Vec<Check>) -> Options {
-    Options {
+fn options(seed: u64, count: u64, checks: Vec<Check>) -> CampaignOptions {
+    CampaignOptions {
         seed,
         first: 0,
         count,
@@ -65,7 +65,7 @@ fn a_draw_that_takes_too_long_is_reported() {
     };
     let said = |limit| {
         let said = Mutex::new(Vec::new());
-        let options = Options { draw: limit, ..options(9, 3, vec![Check::Print]) };
+        let options = CampaignOptions { draw: limit, ..options(9, 3, vec![Check::Print]) };
         run(&slow, &options, &|event| match event {
             Event::Finding(finding) => panic!("{finding:?}"),
             Event::Endless { draw, .. } => said.lock().unwrap().push(draw),

@@ -1,7 +1,7 @@
 //! Files with flipped bits are converted or refused.
 
-use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options as Reading};
-use quantloom_runtime::convert::{ConversionPlan, Options, Output};
+use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Options};
+use quantloom_runtime::convert::{ConversionPlan, ConvertOptions, Output};
 use quantloom_tests::{Random, golden_file, golden_gguf};
 
 #[test]
@@ -33,10 +33,10 @@ fn conversions_of_flipped_bits() {
                 let at = random.below(end as u64) as usize;
                 bytes[at] ^= 1 << random.below(8);
             }
-            let Ok(checkpoint) = Checkpoint::from_bytes(bytes, Reading::default()) else {
+            let Ok(checkpoint) = Checkpoint::from_bytes(bytes, Options::default()) else {
                 continue;
             };
-            let options = Options { weights_only: random.below(2) == 0 };
+            let options = ConvertOptions { weights_only: random.below(2) == 0 };
             let format = formats[random.below(formats.len() as u64) as usize];
             let plan = ConversionPlan::new(&checkpoint, format, options, &|_| {});
             let path = folder.path().join("out");

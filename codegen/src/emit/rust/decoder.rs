@@ -9,9 +9,9 @@ use quote::{format_ident, quote};
 
 use super::RustEmitError;
 use super::expression::{Body, ExprPrinter, hex, needed, step};
-use crate::plan::step::{Arg, Register, Step};
+use crate::plan::step::{Arg, SequenceRegister, Step};
 use crate::plan::templates::{planes, planes_to_bytes};
-use crate::plan::{DequantPlan, Operand, Sequence};
+use crate::plan::{DequantPlan, OperandType, Sequence};
 use crate::target::Class;
 
 /// A repeated decoder of fewer steps than this is inlined.
@@ -74,7 +74,7 @@ pub(super) fn items(code: &Code, name: &Ident) -> Result<TokenStream, RustEmitEr
         code => code.clone(),
     };
     let weight = WeightCode { code: stored, offset: 0 };
-    let plan = DequantPlan::new(&weight, Operand::F32, Class::Lanes);
+    let plan = DequantPlan::new(&weight, OperandType::F32, Class::Lanes);
     let no_sequence = || RustEmitError::NoSequence(weight.to_string());
     let plan = plan.ok_or_else(no_sequence)?;
     let decode = plan.stages.last().ok_or_else(no_sequence)?;
@@ -160,26 +160,27 @@ fn codes(sequence: &Sequence) -> Result<TokenStream, RustEmitError> {
             let at = Literal::u16_unsuffixed(at);
             quote!(V::load(&planes[#at]))
         };
-        let name = super::expression::name(sequence, Register(first));
+        let name = super::expression::name(sequence, SequenceRegister(first));
         let of_plane = (first..first + count).map(load);
         match count {
             // Each input vector is an output without steps: it is inlined.
-            8 => given.extend((first..first + count).map(|at| (Register(at), load(at)))),
+            8 => given.extend((first..first + count).map(|at| (SequenceRegister(at), load(at)))),
             1 => {
                 loads.extend(quote!(let #name = #(#of_plane)*;));
-                given.insert(Register(first), quote!(#name));
+                given.insert(SequenceRegister(first), quote!(#name));
             }
             _ => {
                 loads.extend(quote!(let #name = [#(#of_plane),*];));
                 for at in 0..count {
                     let index = Literal::u16_unsuffixed(at);
-                    given.insert(Register(first + at), quote!(#name[#index]));
+                    given.insert(SequenceRegister(first + at), quote!(#name[#index]));
                 }
             }
         }
         first += count;
     }
-    let outputs: Vec<Register> = sequence.outputs.iter().map(|output| output.register).collect();
+    let outputs: Vec<SequenceRegister> =
+        sequence.outputs.iter().map(|output| output.register).collect();
     let Body { lets, outputs } = ExprPrinter::new(sequence, &outputs, given).body(&outputs)?;
     Ok(quote!(#loads #lets [#(#outputs),*]))
 }
@@ -194,8 +195,9 @@ struct Values {
 /// Four columns of values from a vector of codes.
 fn values(sequence: &Sequence) -> Result<Values, RustEmitError> {
     let table = table(sequence);
-    let outputs: Vec<Register> = sequence.outputs.iter().map(|output| output.register).collect();
-    let codes = BTreeMap::from([(Register(0), quote!(codes))]);
+    let outputs: Vec<SequenceRegister> =
+        sequence.outputs.iter().map(|output| output.register).collect();
+    let codes = BTreeMap::from([(SequenceRegister(0), quote!(codes))]);
     if let Some(columns) = columns(sequence, &outputs) {
         let column = quote!(column);
         let first = &columns[0];
@@ -210,7 +212,7 @@ fn values(sequence: &Sequence) -> Result<Values, RustEmitError> {
                 #(#outputs)*
             }
         };
-        let leaves: Vec<Register> = columns.iter().map(|column| column.leaf).collect();
+        let leaves: Vec<SequenceRegister> = columns.iter().map(|column| column.leaf).collect();
         let Body { lets, outputs } = ExprPrinter::new(sequence, &leaves, codes).body(&leaves)?;
         let body = quote!(#lets [#(value(#outputs)),*]);
         return Ok(Values { table, body, helper });
@@ -221,25 +223,26 @@ fn values(sequence: &Sequence) -> Result<Values, RustEmitError> {
 
 /// One output, and the register at which its steps start: the word or the shifted word.
 struct Column {
-    leaf: Register,
-    output: Register,
+    leaf: SequenceRegister,
+    output: SequenceRegister,
 }
 
 /// The columns, if all outputs have the same steps after a shift of the word, and at least
 /// [`SHORT`] of them.
-fn columns(sequence: &Sequence, outputs: &[Register]) -> Option<Vec<Column>> {
-    let input = BTreeMap::from([(Register(0), TokenStream::new())]);
+fn columns(sequence: &Sequence, outputs: &[SequenceRegister]) -> Option<Vec<Column>> {
+    let input = BTreeMap::from([(SequenceRegister(0), TokenStream::new())]);
     let mut columns = Vec::new();
     let mut pattern: Option<Vec<Step>> = None;
     for output in outputs {
         let registers = needed(sequence, &[*output], &input);
         let first = *registers.first()?;
-        let shifted = matches!(step(sequence, first), Step::Shl(Arg::Register(Register(0)), _));
-        let leaf = if shifted { first } else { Register(0) };
+        let shifted =
+            matches!(step(sequence, first), Step::Shl(Arg::Register(SequenceRegister(0)), _));
+        let leaf = if shifted { first } else { SequenceRegister(0) };
         // Registers are renumbered from the leaf, so that equal steps compare equal.
-        let place = |register: Register| {
+        let place = |register: SequenceRegister| {
             let place = registers.iter().filter(|at| **at != leaf).position(|at| *at == register);
-            Register(place.map_or(0, |place| place as u16 + 1))
+            SequenceRegister(place.map_or(0, |place| place as u16 + 1))
         };
         let body: Vec<Step> = registers
             .iter()

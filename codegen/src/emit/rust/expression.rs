@@ -9,7 +9,7 @@ use quote::{format_ident, quote};
 use super::RustEmitError;
 use crate::plan::Sequence;
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
-use crate::plan::step::{Arg, Register, Step};
+use crate::plan::step::{Arg, SequenceRegister, Step};
 
 /// Statements and the outputs' expressions.
 pub(super) struct Body {
@@ -21,8 +21,8 @@ pub(super) struct Body {
 pub(super) struct ExprPrinter<'a> {
     sequence: &'a Sequence,
     /// Registers that already have an expression.
-    given: BTreeMap<Register, TokenStream>,
-    reads: BTreeMap<Register, usize>,
+    given: BTreeMap<SequenceRegister, TokenStream>,
+    reads: BTreeMap<SequenceRegister, usize>,
     /// Constants that are read more than once.
     constants: BTreeMap<u32, Ident>,
     lets: TokenStream,
@@ -34,11 +34,11 @@ impl<'a> ExprPrinter<'a> {
     /// Counts the uses of registers and constants in the steps that `outputs` need.
     pub(super) fn new(
         sequence: &'a Sequence,
-        outputs: &[Register],
-        given: BTreeMap<Register, TokenStream>,
+        outputs: &[SequenceRegister],
+        given: BTreeMap<SequenceRegister, TokenStream>,
     ) -> Self {
         let needed = needed(sequence, outputs, &given);
-        let mut reads: BTreeMap<Register, usize> = BTreeMap::new();
+        let mut reads: BTreeMap<SequenceRegister, usize> = BTreeMap::new();
         let mut words: BTreeMap<u32, usize> = BTreeMap::new();
         for register in &needed {
             for arg in step(sequence, *register).args() {
@@ -67,7 +67,7 @@ impl<'a> ExprPrinter<'a> {
     }
 
     /// The statements and the outputs.
-    pub(super) fn body(mut self, outputs: &[Register]) -> Result<Body, RustEmitError> {
+    pub(super) fn body(mut self, outputs: &[SequenceRegister]) -> Result<Body, RustEmitError> {
         let outputs = outputs.iter().map(|register| self.register(*register)).collect();
         match self.missing {
             Some(missing) => Err(missing),
@@ -75,7 +75,7 @@ impl<'a> ExprPrinter<'a> {
         }
     }
 
-    fn register(&mut self, register: Register) -> TokenStream {
+    fn register(&mut self, register: SequenceRegister) -> TokenStream {
         if let Some(known) = self.given.get(&register) {
             return known.clone();
         }
@@ -177,17 +177,17 @@ impl StepSink for ExprPrinter<'_> {
 }
 
 /// The step that defines a register.
-pub(super) fn step(sequence: &Sequence, register: Register) -> &Step {
+pub(super) fn step(sequence: &Sequence, register: SequenceRegister) -> &Step {
     &sequence.steps[usize::from(register.0) - sequence.inputs.len()]
 }
 
 /// Registers that outputs need and that `given` lacks, in the order of their steps.
 pub(super) fn needed(
     sequence: &Sequence,
-    outputs: &[Register],
-    given: &BTreeMap<Register, TokenStream>,
-) -> Vec<Register> {
-    let mut found: Vec<Register> = Vec::new();
+    outputs: &[SequenceRegister],
+    given: &BTreeMap<SequenceRegister, TokenStream>,
+) -> Vec<SequenceRegister> {
+    let mut found: Vec<SequenceRegister> = Vec::new();
     let mut open = outputs.to_vec();
     while let Some(register) = open.pop() {
         if given.contains_key(&register) || found.contains(&register) {
@@ -204,7 +204,7 @@ pub(super) fn needed(
 }
 
 /// The name of a register.
-pub(super) fn name(sequence: &Sequence, register: Register) -> Ident {
+pub(super) fn name(sequence: &Sequence, register: SequenceRegister) -> Ident {
     let named = sequence.names.iter().find(|(what, _)| *what == Arg::Register(register));
     match named {
         Some((_, name)) => Ident::new(name, Span::call_site()),

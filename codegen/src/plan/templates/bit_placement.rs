@@ -11,9 +11,9 @@
 use quantloom_dsl::format::{FloatFormat, Number, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Register, Step};
+use super::super::step::{SequenceRegister, Step};
 use super::to_16bit::{AND_OR, restoring_factor};
 use super::{NEGATIVE_ZEROS, both_halves};
 use crate::target::Half;
@@ -129,17 +129,18 @@ pub const PLACED_HALF: &str = "placed_half";
 
 /// The sequence that decodes codes at bit positions of its own choice (its `inputs`), if the format
 /// has an arrangement.
-pub fn placed_half(weight: &WeightCode, operand: Operand) -> Option<Sequence> {
+pub fn placed_half(weight: &WeightCode, operand: OperandType) -> Option<Sequence> {
     let Code::Number(Number::Float(format)) = weight.code else { return None };
     let half = match operand {
-        Operand::Bf16 => Half::Bf16,
-        Operand::F16 => Half::F16,
+        OperandType::Bf16 => Half::Bf16,
+        OperandType::F16 => Half::F16,
         _ => return None,
     };
     let found = |row: &&Arrangement| row.format == format && row.half == half;
     let arrangement = ARRANGEMENTS.iter().find(found).filter(|_| weight.offset == 0)?;
     let mut draft = Draft::new(arrangement.words);
-    let mut words: Vec<Register> = (0..arrangement.words).map(|word| draft.input(word)).collect();
+    let mut words: Vec<SequenceRegister> =
+        (0..arrangement.words).map(|word| draft.input(word)).collect();
     if let [first, others @ ..] = arrangement.merged {
         let mut merged = first.rotate(&mut draft, &words);
         for part in others {
@@ -151,7 +152,7 @@ pub fn placed_half(weight: &WeightCode, operand: Operand) -> Option<Sequence> {
     let (factor, exponent) = restoring_factor(format, half)?;
     let mut outputs = Vec::new();
     for (register, parts) in arrangement.registers.iter().enumerate() {
-        let mut value: Option<Register> = None;
+        let mut value: Option<SequenceRegister> = None;
         for part in *parts {
             let (a, b) = (part.rotate(&mut draft, &words).into(), both_halves(part.mask).into());
             value = Some(draft.push(match value {
@@ -185,7 +186,7 @@ const WHERE: u8 = 0xe2;
 
 impl RotatedBits {
     /// The word, rotated; by a shift if no selected bit wraps around.
-    fn rotate(&self, draft: &mut Draft, words: &[Register]) -> Register {
+    fn rotate(&self, draft: &mut Draft, words: &[SequenceRegister]) -> SequenceRegister {
         let (word, right) = (words[self.word], 32 - self.left);
         let mask = both_halves(self.mask);
         if self.left <= mask.trailing_zeros() {

@@ -6,9 +6,9 @@
 
 use quantloom_dsl::Code;
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Register, Step};
+use super::super::step::{SequenceRegister, Step};
 use super::TemplateRequest;
 use super::table::elements;
 
@@ -25,7 +25,7 @@ fn bytes(book: &[u32], first: usize, which: u32) -> u32 {
 /// Codes of at most four bits.
 pub(super) fn book_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let Code::Codebook(_) = request.weight.code else { return None };
-    let half = matches!(request.operand, Operand::Bf16 | Operand::F16);
+    let half = matches!(request.operand, OperandType::Bf16 | OperandType::F16);
     let bits = request.weight.code.bits();
     let (book, encoding) =
         if half { elements(request.weight, request.operand)? } else { return None };
@@ -80,7 +80,7 @@ fn sixteen(book: &[u32]) -> (Draft, Vec<OutputWord>) {
         let tops: u32 = if part == 0 { 0xd9c8 } else { 0xfbea };
         let (low, high) = (even.into(), word.into());
         let upper = draft.push(Step::Prmt { low, high, select: tops.into() });
-        let mut of_bytes = |which| -> Register {
+        let mut of_bytes = |which| -> SequenceRegister {
             let [below, above] =
                 [0, 8].map(|first| looked_up(&mut draft, book, (first, which), select));
             let (a, b, c) = (upper.into(), above.into(), below.into());
@@ -103,8 +103,8 @@ fn looked_up(
     draft: &mut Draft,
     book: &[u32],
     (first, which): (usize, u32),
-    select: Register,
-) -> Register {
+    select: SequenceRegister,
+) -> SequenceRegister {
     let (low, high) = (bytes(book, first, which).into(), bytes(book, first + 4, which).into());
     draft.push(Step::Prmt { low, high, select: select.into() })
 }
@@ -145,7 +145,7 @@ fn eight(book: &[u32], field: u32) -> (Draft, Vec<OutputWord>) {
 }
 
 /// Two bytes of a word, made adjacent.
-fn byte_pair(draft: &mut Draft, word: Register, select: u32) -> Register {
+fn byte_pair(draft: &mut Draft, word: SequenceRegister, select: u32) -> SequenceRegister {
     let (low, high) = (word.into(), word.into());
     draft.push(Step::Prmt { low, high, select: select.into() })
 }
@@ -155,7 +155,7 @@ fn byte_pair(draft: &mut Draft, word: Register, select: u32) -> Register {
 fn numbers(
     draft: &mut Draft,
     book: &[u32],
-    select: Register,
+    select: SequenceRegister,
     pairs: [(u32, [u8; 2]); 2],
     outputs: &mut Vec<OutputWord>,
 ) {

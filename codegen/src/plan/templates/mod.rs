@@ -19,7 +19,7 @@ mod to_f32;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Code, WeightCode};
 
-use super::operand::Operand;
+use super::operand::OperandType;
 use super::sequence::Sequence;
 
 pub use bit_placement::{PLACED_HALF, placed_half};
@@ -34,7 +34,7 @@ pub struct TemplateRequest<'a> {
     /// Width of a field: the bits from one code to the next in the input word: 1, 2, 4 or 8.
     pub field: u32,
     /// Element type of the output.
-    pub operand: Operand,
+    pub operand: OperandType,
 }
 
 /// A template: its function, with name and summary for documentation.

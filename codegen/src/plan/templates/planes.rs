@@ -7,9 +7,9 @@
 
 use quantloom_dsl::WeightCode;
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Register, Step};
+use super::super::step::{SequenceRegister, Step};
 use super::PLANES_TO_BYTES;
 
 /// Codes of a unit.
@@ -37,11 +37,11 @@ pub fn planes(bits: u32) -> Vec<(u8, u8)> {
 
 /// The sequence that joins the bit planes of 32 codes to bytes.
 pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
-    planes_to_elements(weight, Operand::U8)
+    planes_to_elements(weight, OperandType::U8)
 }
 
 /// The same to elements of an operand that are bytes with a code from the operand's first bit on.
-pub fn planes_to_elements(weight: &WeightCode, operand: Operand) -> Sequence {
+pub fn planes_to_elements(weight: &WeightCode, operand: OperandType) -> Sequence {
     let bit = operand.first_bit();
     let planes = planes(weight.code.bits());
     let mut inputs = Vec::new();
@@ -62,7 +62,7 @@ pub fn planes_to_elements(weight: &WeightCode, operand: Operand) -> Sequence {
     }
     let mut draft = Draft::new(inputs.len());
     let outputs = (0..UNIT / 4).map(|q| {
-        let mut merged: Option<Register> = None;
+        let mut merged: Option<SequenceRegister> = None;
         for (&(low, high), first) in planes.iter().zip(&first_word) {
             let width = u32::from(high - low);
             let per_byte = 8 / width;
@@ -81,14 +81,14 @@ pub fn planes_to_elements(weight: &WeightCode, operand: Operand) -> Sequence {
                 Some(below) => draft.push(Step::Or(below.into(), part.into())),
             });
         }
-        let register = merged.unwrap_or(Register(0));
+        let register = merged.unwrap_or(SequenceRegister(0));
         OutputWord { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
     });
     let outputs = outputs.collect();
     for (at, (first, &(low, high))) in first_word.iter().zip(&planes).enumerate() {
         let [plane, mask] = NAMES[planes.len() - 1][at];
         let (first, input) = (*first as usize, &draft);
-        let registers: Vec<Register> = (first..inputs.len())
+        let registers: Vec<SequenceRegister> = (first..inputs.len())
             .map(|word| input.input(word))
             .take_while(|word| inputs[usize::from(word.0)][0].slice == (low, high))
             .collect();

@@ -13,7 +13,7 @@
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{BF16, F16, FloatFormat};
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::Step;
 use super::to_16bit::{AND_XOR, exact, pair, sequence};
@@ -30,8 +30,8 @@ const LINEAR: u32 = 8;
 pub(super) fn subnormal_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
     let (format, half) = match request.operand {
-        Operand::Bf16 => (BF16, Half::Bf16),
-        Operand::F16 => (F16, Half::F16),
+        OperandType::Bf16 => (BF16, Half::Bf16),
+        OperandType::F16 => (F16, Half::F16),
         _ => return None,
     };
     if bits > request.field || request.field > LINEAR {
@@ -112,7 +112,7 @@ pub fn signed_nibbles(weight: &WeightCode) -> Option<Sequence> {
     Some(Sequence {
         template: SIGNED_NIBBLES,
         weight: weight.clone(),
-        operand: Operand::E4m3,
+        operand: OperandType::E4m3,
         encoding: OutputEncoding::Value { add: 0, exponent: -9 },
         inputs: vec![(0..8).map(field).collect()],
         steps,

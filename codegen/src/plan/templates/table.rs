@@ -7,7 +7,7 @@
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::Step;
 use super::TemplateRequest;
@@ -18,7 +18,7 @@ const MAX_EXPONENT: i32 = 126;
 /// The operand's element for every code of a weight, and the elements' encoding.
 pub(super) fn elements(
     weight: &WeightCode,
-    operand: Operand,
+    operand: OperandType,
 ) -> Option<(Vec<u32>, OutputEncoding)> {
     let Number::Float(format) = operand.number() else { return None };
     let values: Vec<f64> =
@@ -78,7 +78,7 @@ impl Powers {
 
 /// Codes in bytes, each an index into the table.
 pub(super) fn table_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
-    let half = matches!(request.operand, Operand::Bf16 | Operand::F16);
+    let half = matches!(request.operand, OperandType::Bf16 | OperandType::F16);
     if !half || request.field != 8 {
         return None;
     }

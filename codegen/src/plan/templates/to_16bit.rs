@@ -5,9 +5,9 @@
 use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Arg, Register, Step};
+use super::super::step::{Arg, SequenceRegister, Step};
 use super::{NEGATIVE_ZEROS, TemplateRequest, both_halves, integer};
 use crate::target::Half;
 
@@ -71,7 +71,7 @@ pub(super) fn sequence(
 }
 
 /// Field j and the field at the same position of the upper half.
-pub(super) fn pair(register: Register, lower: u32, field: u32) -> OutputWord {
+pub(super) fn pair(register: SequenceRegister, lower: u32, field: u32) -> OutputWord {
     OutputWord { register, codes: vec![lower as u8, (lower + 16 / field) as u8] }
 }
 
@@ -98,7 +98,7 @@ fn split_offset(
 /// `((w >> j) & mask | 128) - (128 + offset)`.
 pub(super) fn magic_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
-    if request.operand != Operand::Bf16 || bits > 7 || bits > request.field {
+    if request.operand != OperandType::Bf16 || bits > 7 || bits > request.field {
         return None;
     }
     let (offset, encoding) = split_offset(request.weight, offset, BF16, std::iter::once(128.0));
@@ -122,11 +122,11 @@ pub(super) fn magic_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
 /// As `magic_bf16`, but the ten mantissa bits can hold a code at several bit positions before a
 /// shift is needed; the multiplication of the fma scales it back.
 pub(super) fn magic_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
-    if request.operand == Operand::F16 && request.field == 8 {
+    if request.operand == OperandType::F16 && request.field == 8 {
         return magic_f16_bytes(request);
     }
     let (bits, flip, offset) = integer(request.weight)?;
-    if request.operand != Operand::F16 || bits > request.field || request.field > 4 {
+    if request.operand != OperandType::F16 || bits > request.field || request.field > 4 {
         return None;
     }
     let places = (0..8u32).step_by(request.field as usize);
@@ -186,7 +186,7 @@ fn magic_f16_bytes(request: &TemplateRequest<'_>) -> Option<Sequence> {
 pub(super) fn halves_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
     let encoding = OutputEncoding::Value { add: offset - 128, exponent: 0 };
-    if request.operand != Operand::Bf16 || bits != 8 || request.field != 8 {
+    if request.operand != OperandType::Bf16 || bits != 8 || request.field != 8 {
         return None;
     }
     // If the top bit is set, a signed code is its low bits minus 128, an unsigned one minus 0.
@@ -211,7 +211,7 @@ pub(super) fn convert_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     if request.weight.code != Code::Number(Number::Float(E4M3)) {
         return None;
     }
-    if request.operand != Operand::F16 || request.field != 8 || request.weight.offset != 0 {
+    if request.operand != OperandType::F16 || request.field != 8 || request.weight.offset != 0 {
         return None;
     }
     let mut draft = Draft::new(1);
@@ -233,8 +233,8 @@ pub(super) fn convert_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
 /// same instruction adds them.
 pub(super) fn rebias_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (half, step) = match request.operand {
-        Operand::Bf16 => (BF16, Half::Bf16),
-        Operand::F16 => (F16, Half::F16),
+        OperandType::Bf16 => (BF16, Half::Bf16),
+        OperandType::F16 => (F16, Half::F16),
         _ => return None,
     };
     let Code::Number(Number::Float(format)) = request.weight.code else { return None };
@@ -322,10 +322,10 @@ impl SpecialCodes {
     fn added(
         self,
         draft: &mut Draft,
-        (topped, low, value): (Register, Register, Register),
+        (topped, low, value): (SequenceRegister, SequenceRegister, SequenceRegister),
         place: u32,
         half: FloatFormat,
-    ) -> Register {
+    ) -> SequenceRegister {
         let least = match self {
             Self::Largest(from) | Self::From(from) => from,
             Self::NegativeZero => 1,

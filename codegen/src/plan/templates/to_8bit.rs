@@ -3,7 +3,7 @@
 use quantloom_dsl::format::{E2M1, E4M3, Number};
 use quantloom_dsl::{Code, TableIntegers, WeightCode};
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::Step;
 use super::{TemplateRequest, integer};
@@ -13,7 +13,7 @@ use super::{TemplateRequest, integer};
 pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
     let field = request.field;
-    if request.operand != Operand::I8 || bits != field || !(2..=4).contains(&field) {
+    if request.operand != OperandType::I8 || bits != field || !(2..=4).contains(&field) {
         return None;
     }
     // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the
@@ -55,7 +55,7 @@ pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
 pub(super) fn table_e4m3(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let is_e2m1 =
         *request.weight == WeightCode { code: Code::Number(Number::Float(E2M1)), offset: 0 };
-    if !is_e2m1 || request.operand != Operand::E4m3 || request.field != 4 {
+    if !is_e2m1 || request.operand != OperandType::E4m3 || request.field != 4 {
         return None;
     }
     let mut draft = Draft::new(1);
@@ -94,7 +94,7 @@ pub(super) fn table_e4m3(request: &TemplateRequest<'_>) -> Option<Sequence> {
 pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let is_e4m3 =
         *request.weight == WeightCode { code: Code::Number(Number::Float(E4M3)), offset: 0 };
-    if !is_e4m3 || request.operand != Operand::E4m3Fnuz || request.field != 8 {
+    if !is_e4m3 || request.operand != OperandType::E4m3Fnuz || request.field != 8 {
         return None;
     }
     let (magnitudes, ones, tops) = (0x7f7f_7f7f.into(), 0x0101_0101.into(), 0x8080_8080.into());
@@ -131,7 +131,7 @@ pub(super) fn rebias_fnuz(request: &TemplateRequest<'_>) -> Option<Sequence> {
 /// Small integers times a power of two, of codes of at most 4 bits in bytes: a table of bytes.
 pub(super) fn table_u8(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let TemplateRequest { weight, field, operand } = *request;
-    if operand != Operand::U8 || field != 8 || weight.offset != 0 {
+    if operand != OperandType::U8 || field != 8 || weight.offset != 0 {
         return None;
     }
     let TableIntegers { table, offset, exponent } = TableIntegers::of(&weight.code)?;

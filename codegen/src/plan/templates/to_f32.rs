@@ -3,9 +3,9 @@
 use quantloom_dsl::format::{F32, Number, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
-use super::super::operand::Operand;
+use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{Register, Step};
+use super::super::step::{SequenceRegister, Step};
 use super::{TemplateRequest, integer};
 
 const BYTES: u32 = 4;
@@ -15,7 +15,7 @@ fn each_byte(
     template: &'static str,
     weight: &WeightCode,
     encoding: OutputEncoding,
-    mut decode: impl FnMut(&mut Draft, Register, u32) -> Register,
+    mut decode: impl FnMut(&mut Draft, SequenceRegister, u32) -> SequenceRegister,
 ) -> Sequence {
     let mut draft = Draft::new(1);
     let word = draft.input(0);
@@ -30,7 +30,7 @@ fn each_byte(
     Sequence {
         template,
         weight: weight.clone(),
-        operand: Operand::F32,
+        operand: OperandType::F32,
         encoding,
         inputs: vec![(0..BYTES as u8).map(field).collect()],
         steps,
@@ -40,14 +40,14 @@ fn each_byte(
 }
 
 /// Byte `byte` of a word, zero-extended.
-fn byte_of(draft: &mut Draft, word: Register, byte: u32) -> Register {
+fn byte_of(draft: &mut Draft, word: SequenceRegister, byte: u32) -> SequenceRegister {
     let moved = draft.shr(word, 8 * byte);
     draft.name(0xff, "byte");
     if byte == 3 { moved } else { draft.push(Step::And(moved.into(), 0xff.into())) }
 }
 
 fn makes_f32(request: &TemplateRequest<'_>) -> bool {
-    request.operand == Operand::F32 && request.field == 8
+    request.operand == OperandType::F32 && request.field == 8
 }
 
 /// The code, converted; the offset is left to the zero-point correction.

@@ -11,7 +11,7 @@ use crate::target::Feature;
 /// The representation of a quantiser's codes as elements of an operand.
 pub(super) struct Codes<'q> {
     pub(super) quantiser: &'q Quantiser,
-    pub(super) operand: plan::Operand,
+    pub(super) operand: plan::OperandType,
 }
 
 /// What makes elements of the values of codes, in operands of 16 bits or f32.
@@ -41,12 +41,12 @@ impl Codes<'_> {
             }
         };
         match self.operand {
-            plan::Operand::I8 => {
+            plan::OperandType::I8 => {
                 let codes = scaled.iter().map(|value| self.integer(b, *value)).collect();
                 let codes = padded(b, codes, 0u32.into());
                 codes.chunks_exact(4).map(|four| bytes(b, four)).collect()
             }
-            plan::Operand::E4m3 => {
+            plan::OperandType::E4m3 => {
                 // The instruction rounds and saturates to e4m3.
                 let values = match self.quantiser.code == Number::Float(E4M3) {
                     true => scaled.to_vec(),
@@ -55,13 +55,13 @@ impl Codes<'_> {
                 let values = padded(b, values, 0.0f32.into());
                 values.chunks_exact(4).map(|four| float_bytes(b, four)).collect()
             }
-            plan::Operand::E2m1
-            | plan::Operand::E2m3
-            | plan::Operand::E3m2
-            | plan::Operand::PaddedE2m1
-            | plan::Operand::PaddedE2m3
-            | plan::Operand::PaddedE3m2
-            | plan::Operand::E4m3Fnuz => {
+            plan::OperandType::E2m1
+            | plan::OperandType::E2m3
+            | plan::OperandType::E3m2
+            | plan::OperandType::PaddedE2m1
+            | plan::OperandType::PaddedE2m3
+            | plan::OperandType::PaddedE3m2
+            | plan::OperandType::E4m3Fnuz => {
                 let Number::Float(format) = self.operand.number() else { return Vec::new() };
                 let mut values: Vec<_> = scaled.iter().map(|value| self.value(b, *value)).collect();
                 let exponent = self.operand.exponent(self.quantiser.code);
@@ -90,10 +90,10 @@ impl Codes<'_> {
                     values = values.into_iter().map(|value| b.mul_f32(value, scale)).collect();
                 }
                 let values = padded(b, values, 0.0f32.into());
-                if operand == plan::Operand::F32 {
+                if operand == plan::OperandType::F32 {
                     return values;
                 }
-                let half = if operand == plan::Operand::F16 { Half::F16 } else { Half::Bf16 };
+                let half = if operand == plan::OperandType::F16 { Half::F16 } else { Half::Bf16 };
                 let pair = |two: &[Operand]| b.binary(Binary::Pack(half), two[0], two[1]);
                 values.chunks_exact(2).map(pair).collect()
             }

@@ -12,7 +12,7 @@ use super::rows::Routed;
 use super::source::VECTOR;
 use crate::ir::Access;
 use crate::plan::scale::folds_input;
-use crate::plan::{Operand, kernel_name};
+use crate::plan::{OperandType, kernel_name};
 use crate::schedule::{ByteFragments, ScaleOrder, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
 
@@ -24,7 +24,7 @@ pub struct ActivationProblem {
     /// The input dtype: f32, f16 or bf16.
     pub own: FloatFormat,
     /// Type of the operand's elements.
-    pub operand: Operand,
+    pub operand: OperandType,
     /// Columns of x.
     pub k: u32,
     /// Columns of the operand (P): a multiple of 8; those of x, then zeros.
@@ -60,7 +60,7 @@ impl ActivationProblem {
         scheme: &Scheme,
         activation: &Activation,
         own: Number,
-        operand: Operand,
+        operand: OperandType,
         target: &'static Target,
         (k, padded): (u32, u32),
         gathers: bool,
@@ -92,14 +92,14 @@ impl ActivationProblem {
         let this = Self { segment: this.group(), ..this };
         match &this.activation {
             Activation::Float(_) => {
-                if !matches!(operand, Operand::F32 | Operand::F16 | Operand::Bf16) {
+                if !matches!(operand, OperandType::F32 | OperandType::F16 | OperandType::Bf16) {
                     let x = Number::Float(own);
-                    return Err(none(UnscheduledPart::Operand { x, operand }));
+                    return Err(none(UnscheduledPart::OperandType { x, operand }));
                 }
             }
             Activation::Quantised(quantiser) => {
                 if !this.holds(quantiser) {
-                    return Err(none(UnscheduledPart::Operand { x: quantiser.code, operand }));
+                    return Err(none(UnscheduledPart::OperandType { x: quantiser.code, operand }));
                 }
                 this.levels_are_taken(quantiser).map_err(none)?;
             }
@@ -388,21 +388,22 @@ impl ActivationProblem {
         };
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
-            (Operand::I8, None) => matches!(code, Number::Int(_)),
+            (OperandType::I8, None) => matches!(code, Number::Int(_)),
             (
-                Operand::E2m1
-                | Operand::E2m3
-                | Operand::E3m2
-                | Operand::PaddedE2m1
-                | Operand::PaddedE2m3
-                | Operand::PaddedE3m2,
+                OperandType::E2m1
+                | OperandType::E2m3
+                | OperandType::E3m2
+                | OperandType::PaddedE2m1
+                | OperandType::PaddedE2m3
+                | OperandType::PaddedE3m2,
                 None,
             ) => self.target.scales_operands() && code == self.operand.number(),
-            (Operand::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
-            (Operand::E4m3Fnuz | Operand::Bf16 | Operand::F16 | Operand::F32, None) => {
-                values().all(exact)
-            }
-            (Operand::Bf16 | Operand::F16 | Operand::F32, Some(_)) => {
+            (OperandType::E4m3, None) => self.target.has(Feature::PackE4m3) && values().all(exact),
+            (
+                OperandType::E4m3Fnuz | OperandType::Bf16 | OperandType::F16 | OperandType::F32,
+                None,
+            ) => values().all(exact),
+            (OperandType::Bf16 | OperandType::F16 | OperandType::F32, Some(_)) => {
                 let most = (code.max() - code.min()) as i32;
                 (-most..=most).all(|value| exact(f64::from(value)))
             }

@@ -55,7 +55,7 @@ impl Divisor {
                 Way::Inverse { usual, inverse: b.binary(Binary::DivF32, 1.0f32, value) }
             }
         };
-        Self { value, way, signs: problem.operand != plan::Operand::I8 }
+        Self { value, way, signs: problem.operand != plan::OperandType::I8 }
     }
 
     /// Each element divided by the divisor, as f32.

@@ -5,7 +5,7 @@ use quantloom_dsl::layout::Component;
 
 use super::{GroupParams, ParamKind};
 use crate::ir::{Access, Address, Builder, Extent, LaunchConfig, Special, Width, Word, verify};
-use crate::sim::{Arguments, Contents, Options, run};
+use crate::sim::{Arguments, Contents, SimulationOptions, run};
 use crate::target::target;
 
 const THREADS: u32 = 64;
@@ -72,7 +72,8 @@ fn values(of: GroupParams, sm: &str, codes: &[u32], exponent: i32, single: bool)
     let bytes = codes.iter().flat_map(|code| code.to_le_bytes()[..bits as usize / 8].to_vec());
     let buffers = vec![Contents::from_bytes(bytes.collect()), Contents::poison(codes.len() * 4)];
     let mut arguments = Arguments { parameters: Vec::new(), buffers };
-    run(&kernel, &mut arguments, &Options::default()).unwrap_or_else(|fault| panic!("{fault}"));
+    run(&kernel, &mut arguments, &SimulationOptions::default())
+        .unwrap_or_else(|fault| panic!("{fault}"));
     let floats = arguments.buffers[1].bytes.chunks_exact(4);
     floats.map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }

@@ -4,7 +4,7 @@ use crate::ir::{Binary, Builder, Compare, Operand, Reg, Type, Unary, Uniformity}
 use crate::plan::DequantPlan;
 use crate::plan::sequence::{OutputEncoding, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
-use crate::plan::step::{Arg, Register};
+use crate::plan::step::{Arg, SequenceRegister};
 use crate::schedule::table::Table;
 use crate::target::Target;
 
@@ -68,8 +68,8 @@ fn run(
     let Lane { b, values, .. } = lane;
     let mut outputs: Vec<_> = sequence.outputs.iter().collect();
     outputs.sort_by_key(|output| output.codes.first().copied());
-    let floats = sequence.operand == crate::plan::Operand::F32;
-    let value = |b: &mut Builder, at: Register| match floats {
+    let floats = sequence.operand == crate::plan::OperandType::F32;
+    let value = |b: &mut Builder, at: SequenceRegister| match floats {
         true => b.unary(Unary::AsF32, values[usize::from(at.0)]),
         false => values[usize::from(at.0)],
     };
@@ -97,7 +97,7 @@ impl StepSink for Lane<'_> {
 
     fn arg(&mut self, arg: Arg) -> Operand {
         match arg {
-            Arg::Register(Register(at)) => self.values[usize::from(at)],
+            Arg::Register(SequenceRegister(at)) => self.values[usize::from(at)],
             Arg::Word(word) => Operand::U32(word),
         }
     }

@@ -9,7 +9,7 @@ use crate::schedule::group_params::number;
 
 /// The conversion of an element.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Form {
+pub(super) enum Conversion {
     /// The bits stay as they are.
     Keep,
     /// The bits are XORed with a mask.
@@ -76,7 +76,7 @@ fn extended(b: &mut Builder, code: Operand, bits: u32) -> Operand {
     if above == 0 { code } else { b.binary(Binary::ShrSigned, code, above) }
 }
 
-impl Form {
+impl Conversion {
     /// The bits of an element that are inverted, if it is moved bit by bit; `None` if it is computed as
     /// a whole.
     pub(super) const fn inverted(&self) -> Option<u32> {

@@ -9,7 +9,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize};
 use quantloom_dsl::{Scheme, ZeroKind, ZeroPointCorrection};
 
-use super::form::Integer;
+use super::conversion::Integer;
 use crate::ir::{Binary, Builder, Operand, Ternary, Unary};
 use crate::schedule::group_params::{is_read, number};
 

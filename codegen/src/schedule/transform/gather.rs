@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use quantloom_dsl::layout::{AffineRun, Shape};
 
 use super::affine::{Affine, Values};
-use super::form::Form;
+use super::conversion::Conversion;
 use super::plane::{Contents, Plane, REGISTER, axis};
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Special, Type, Width, Word,
@@ -37,7 +37,7 @@ pub(super) struct Array {
     pub(super) word: u64,
 }
 
-/// One input of a [`Form`]: the affine runs of its codes in each array that has some.
+/// One input of a [`Conversion`]: the affine runs of its codes in each array that has some.
 pub(super) type Input = Vec<(usize, Vec<AffineRun>)>;
 
 /// The word of an array of `bits` bits: the largest that divides them.
@@ -135,7 +135,7 @@ pub(super) struct Gather<'g> {
     pub(super) sorted: Option<Sorted>,
     pub(super) arrays: &'g [Array],
     pub(super) inputs: &'g [Input],
-    pub(super) form: &'g Form,
+    pub(super) conversion: &'g Conversion,
     pub(super) planes: &'g [Plane<'g>],
     pub(super) destination: BufferId,
     /// Bits of a vector, and of a word of the destination.
@@ -286,7 +286,7 @@ impl Gather<'_> {
                 codes.push(self.slices(b, &mut moves.values, &element, input, &conditions));
             }
             let mut codes = codes.into_iter();
-            match self.form.inverted() {
+            match self.conversion.inverted() {
                 Some(mask) => {
                     let slices = codes.next().unwrap_or_default();
                     moved.extend(slices.into_iter().flat_map(|slice| cut(slice, run, *to, mask)));
@@ -428,13 +428,16 @@ impl Gather<'_> {
         let mut words = vec![Operand::U32(0); self.vector.div_ceil(REGISTER) as usize];
         for Made { codes, conditions, places } in made {
             let codes: Vec<Operand> = codes.iter().map(|slices| moves.code(b, slices)).collect();
-            let element = self.form.element(b, &codes);
+            let element = self.conversion.element(b, &codes);
             let there = moves.all(b, conditions);
             let element = b.select(there, element, 0u32);
             for [low, to, bits] in places {
                 let part = b.shr(element, *low as u32);
-                let part =
-                    if low + bits < self.form.bits() { b.and(part, ones(*bits)) } else { part };
+                let part = if low + bits < self.conversion.bits() {
+                    b.and(part, ones(*bits))
+                } else {
+                    part
+                };
                 let part = b.shl(part, (to % REGISTER) as u32);
                 join(b, &mut words, to / REGISTER, part);
             }

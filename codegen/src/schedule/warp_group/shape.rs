@@ -5,7 +5,7 @@ use super::stage::{groups_of_x, kinds, ring_bytes};
 use super::{exchange, model, pairs, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
-use crate::plan::{DequantPlan, Operand};
+use crate::plan::{DequantPlan, OperandType};
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
@@ -325,8 +325,8 @@ fn element(problem: &Problem) -> Option<Element> {
         None => {
             let narrow = problem.plan.dequant.weight.code.bits() < 8;
             match problem.input.operand {
-                Operand::I8 if narrow || problem.input.fragments.is_some() => Some(Element::S8),
-                Operand::E4m3 if problem.input.fragments.is_some() => Some(Element::E4m3),
+                OperandType::I8 if narrow || problem.input.fragments.is_some() => Some(Element::S8),
+                OperandType::E4m3 if problem.input.fragments.is_some() => Some(Element::E4m3),
                 _ => None,
             }
         }

@@ -26,7 +26,7 @@ fn correct_kernels_give_correct_results() {
 fn a_workspace_can_be_reused() {
     let mut case = kernels::split();
     for _ in 0..2 {
-        let options = crate::sim::Options::default();
+        let options = crate::sim::SimulationOptions::default();
         let kernel = verify(case.kernel.clone()).expect("a right kernel");
         crate::sim::run(&kernel, &mut case.arguments, &options).expect("right");
         assert_eq!(case.arguments.buffers[1].words(), case.expected[0].1);

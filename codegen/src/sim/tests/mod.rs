@@ -7,7 +7,7 @@ mod correct;
 mod faults;
 mod kernels;
 
-use super::{Arguments, Fault, Options, Report, run_unverified};
+use super::{Arguments, Fault, Report, SimulationOptions, run_unverified};
 use crate::ir::Kernel;
 
 /// A kernel, its arguments, and the expected outputs.
@@ -39,7 +39,7 @@ impl Outcome {
 
 fn simulate(case: &Case, seed: u64) -> Outcome {
     let mut arguments = case.arguments.clone();
-    let options = Options { seed, limit: 1 << 20, ..Options::default() };
+    let options = SimulationOptions { seed, limit: 1 << 20, ..SimulationOptions::default() };
     let report = match run_unverified(&case.kernel, &mut arguments, &options) {
         Ok(report) => report,
         Err(fault) => return Outcome::Fault(fault),
