@@ -164,6 +164,34 @@ fn shared_copies_of_x_are_right() {
     }
 }
 
+/// Blocks that persist: more tiles than blocks, fewer, one of two halves of tokens, more rows than a band has.
+#[test]
+fn blocks_that_persist_are_right() {
+    let persistent = WarpGroupTile { persistent: true, ..WARP_GROUP };
+    let small = WarpGroupTile { tokens: 8, groups: 1, batch: 2, ..persistent };
+    let cases = [
+        (("sym", 0, (264, 136)), 250, small),
+        (
+            ("asym", 0, (72, 392)),
+            20,
+            WarpGroupTile { tokens: 16, stages: 3, batch: 2, ..persistent },
+        ),
+        (("halves", 0, (136, 128)), 40, WarpGroupTile { exact: true, ..persistent }),
+        (("bias", 0, (1160, 136)), 60, WarpGroupTile { stages: 3, programmatic: false, ..small }),
+        (("sym", 0, (136, 264)), 270, WarpGroupTile { tokens: 256, batch: 1, ..persistent }),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+    let problem = problem("sym", 0, "sm_90a", (136, 512));
+    for tile in
+        [WarpGroupTile { splits: 2, ..persistent }, WarpGroupTile { multicast: 2, ..persistent }]
+    {
+        let why = tile.build(&problem).unwrap_err();
+        assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Persistent, .. }), "{why}");
+    }
+}
+
 /// A tile of 64 columns, as 8-bit codes have, has one line of 128 bytes of x: half a line a stage would leave
 /// the other half of the ring's line unwritten.
 #[test]
@@ -185,6 +213,8 @@ fn tiles_have_as_many_tokens_as_instructions_do() {
         ("integers", 90, 96),
         ("blocks", 40, 64),
         ("blocks", 75, 96),
+        // Where scales multiply sums, of a third more blocks than the fewest.
+        ("nibbles", 4096, 192),
     ] {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let tiles = WarpGroupTile::candidates(&problem, m);
@@ -256,9 +286,13 @@ fn tiles_assemble() {
         let all = WarpGroupTile::candidates(&problem, 256);
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());
         let all = all.into_iter().enumerate().filter(|(at, _)| share.takes(512 * of + at));
-        let shared = WarpGroupTile { tokens: 256, stages: 3, batch: 1, multicast: 2, ..WARP_GROUP };
-        let shared = (scheme == "e4m3").then_some((0, shared));
-        for (_, tile) in all.chain(shared) {
+        let wide = WarpGroupTile { tokens: 256, stages: 3, batch: 1, ..WARP_GROUP };
+        let several = [
+            WarpGroupTile { multicast: 2, ..wide },
+            WarpGroupTile { persistent: true, stages: 4, ..wide },
+        ];
+        let several = several.map(|tile| (0, tile)).into_iter().filter(|_| scheme == "e4m3");
+        for (_, tile) in all.chain(several) {
             let kernel = verify(tile.build(&problem).unwrap()).unwrap();
             let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
             if !assembled.is_clean() {
@@ -529,6 +563,46 @@ fn mutations_of_shared_copies_are_found() {
     let kernel = tile.build(&problem).unwrap();
     all_found(&kernel, &product, OF_SHARED_COPIES);
     an_early_end_is_found(kernel, &product);
+}
+
+/// Mutations of blocks that persist, as above, with 8 tokens a block.
+const OF_PERSISTENT: &[(&str, &str, Mutation)] = &[
+    ("lines of y written while the store of the tile before reads them", "", |place, op| {
+        if matches!(op, Op::BulkWait { .. }) && place.in_loop {
+            gone(op);
+        }
+    }),
+    ("the block ends before its last tile is read", "", |place, op| {
+        if matches!(op, Op::BulkWait { .. }) && !place.in_loop {
+            gone(op);
+        }
+    }),
+    ("no token block for the last tokens", "never written", |_, op| {
+        if let Op::Binary { op: Binary::Add, b, .. } = op
+            && *b == Operand::U32(7)
+        {
+            *b = Operand::U32(0);
+        }
+    }),
+    ("the last stage of a tile is not released", "wait", |place, op| {
+        if matches!(op, Op::MbarrierArrive { expect: None, .. }) && place.loops == 1 {
+            gone(op);
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_blocks_that_persist_are_found() {
+    let problem = problem("sym", 0, "sm_90a", (264, 392));
+    let product = RandomProduct::draw(&problem, 220, 22).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 8, groups: 1, batch: 2, persistent: true, ..WARP_GROUP };
+    let kernel = tile.build(&problem).unwrap();
+    all_found(&kernel, &product, OF_PERSISTENT);
+    // Both halves of many tokens in one buffer.
+    let problem = self::problem("sym", 0, "sm_90a", (136, 136));
+    let product = RandomProduct::draw(&problem, 200, 22).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 256, batch: 1, persistent: true, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, &OF_PERSISTENT[..1]);
 }
 
 /// Roles that ask for more registers than a block has would wait for each other for ever.

@@ -275,6 +275,25 @@ fn scales_along_k_multiply() {
     }
 }
 
+/// Blocks that persist, with several tiles each; wide ones, whose y goes through shared memory in halves.
+#[test]
+fn blocks_that_persist_multiply_bytes() {
+    let small = "tokens=8, groups=1, row_tiles=1, stages=4, batch=2";
+    let wide = "tokens=192, groups=1, row_tiles=1, stages=3, batch=1";
+    let cases = [
+        ("fp8_block", small, (264, 264), 260),
+        ("ct_w8a8", small, (264, 264), 260),
+        ("ct_w4afp8", wide, (136, 264), 200),
+        ("ct_fp8_dynamic", wide, (72, 264), 390),
+    ];
+    cases.into_par_iter().for_each(|(name, tile, shape, m)| {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let choices = format!("use warp_group; warp_group({tile}, splits=1, persistent=1)");
+        let (right, why) = products(scheme, &choices, &[shape], &[m]);
+        assert!(right > 0, "{name}: {why}");
+    });
+}
+
 /// Layers of experts whose x has bytes: integers, e4m3, scales of tokens, of blocks of columns too, which are gathered for
 /// the first product and copied in tiles for the second.
 #[test]

@@ -113,11 +113,6 @@ impl RoutedBlock {
         Matrix { number: Some(number), together: self.stack.together() }
     }
 
-    /// The number of its token block.
-    pub(super) const fn token_block(&self) -> Operand {
-        self.token_block
-    }
-
     /// Slots of a token block.
     pub(super) const fn slots(&self) -> u32 {
         self.words.array.slots

@@ -383,6 +383,11 @@ pub enum ChoiceRule {
         "two blocks of a cluster share copies of x of 16 tokens or a multiple, each with all of K, in no expert layer"
     )]
     Multicast,
+    /// Blocks that have one tile after another.
+    #[error(
+        "blocks of a single matrix persist, those of a cluster do not; blocks of an expert layer always do"
+    )]
+    Persistent,
     /// A shader on a target that is no GPU.
     #[error("a shader needs a GPU")]
     Gpu,

@@ -17,8 +17,8 @@
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
-//! the way from sums to y. In an expert layer a block has one tile after another (`tiles`), each with the matrix of its
-//! expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! the way from sums to y. A block that persists (`persistent`, and in every expert layer) has one tile after another
+//! (`tiles`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;
@@ -42,16 +42,14 @@ use crate::ir::{Builder, Extent, Kernel, LaunchConfig, MatrixOp, Op, Operand, Sp
 use super::buffers::ProductBuffers;
 use super::epilogue::gated;
 use super::mapping::MainLoop;
-use super::order::OrderArray;
 use super::participants::Participants;
-use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
-use super::stack::{Matrix, Stack};
+use super::stack::Matrix;
 use super::table::Table;
 use super::unscheduled::Unscheduled;
 use ring::Ring;
 use stage::Stages;
-use tiles::Tiles;
+use tiles::{Tile, Tiles};
 
 pub use shape::WarpGroupTile;
 
@@ -105,7 +103,7 @@ fn write(
     );
     let mut b = Builder::new(&name, &summary, problem.target(), launch);
     let io = ProductBuffers::declare(&mut b, problem, tile.tokens);
-    if let Some(experts) = problem.stack.zip(io.order) {
+    if tile.persists(problem) {
         let none = 0u32.into();
         let block = Block {
             main,
@@ -118,7 +116,7 @@ fn write(
             rows: TokenRows::single(none, tile.tokens, none),
             matrix: Matrix::SINGLE,
         };
-        block.write_tiles(&mut b, experts);
+        block.write_tiles(&mut b);
         return Ok(b.finish());
     }
     let fixed = Extent::Constant;
@@ -147,24 +145,31 @@ impl Block<'_> {
         self.roles(b, consumers, |b| producer::produce(b, self, (&ring, &stages, of_part)));
     }
 
-    /// Writes the kernel of an expert layer's product, whose blocks have one tile after another.
-    fn write_tiles(&self, b: &mut Builder, experts: (Stack, OrderArray)) {
+    /// Writes a kernel whose blocks have one tile after another.
+    fn write_tiles(&self, b: &mut Builder) {
         let (stages, ring, table) = self.declare(b);
+        let WarpGroupTile { tokens, programmatic, .. } = self.tile;
         let row_blocks = self.tile.row_blocks(self.main.problem);
-        let tiles = Tiles::begin(b, experts, row_blocks, self.tile.programmatic);
+        let tiles = match self.main.problem.stack.zip(self.io.order) {
+            Some(experts) => Tiles::of_stack(b, experts, row_blocks, programmatic),
+            None => Tiles::of_matrix(b, (self.io.m, tokens), row_blocks, programmatic),
+        };
         let of_tile = self.stages_of_part(b);
         let by = Participants::block(self.consumer_warps());
         let consumers = |b: &mut Builder| {
             let cursor = ring.cursor(b);
-            tiles.each(b, |b, routed| {
+            tiles.each(b, |b, tile| {
                 let work = |b: &mut Builder| {
-                    let block = self.of_tile(b, routed);
+                    let block = self.of_tile(b, tile);
                     let of = (&ring, &stages, of_tile);
                     consumer::consume(b, &block, of, (Some(cursor), table));
                 };
-                routed.if_in_use(b, work, |b| {
-                    gated::zeros(b, (self.main, &self.io), routed, (self.tile.rows(), by));
-                });
+                match &tile.routed {
+                    None => work(b),
+                    Some(routed) => routed.if_in_use(b, work, |b| {
+                        gated::zeros(b, (self.main, &self.io), routed, (self.tile.rows(), by));
+                    }),
+                }
             });
             store::finish(b, self);
         };
@@ -173,15 +178,15 @@ impl Block<'_> {
         });
     }
 
-    /// The block with the tile of an expert layer's product.
-    fn of_tile(&self, b: &mut Builder, routed: &RoutedBlock) -> Self {
-        Self {
-            token_block: routed.token_block(),
-            row_block: routed.row_block,
-            rows: routed.rows(b, self.tile.tokens),
-            matrix: routed.matrix(b),
-            ..*self
-        }
+    /// The block with one of its tiles.
+    fn of_tile(&self, b: &mut Builder, tile: &Tile) -> Self {
+        let Tile { token_block, row_block, routed } = tile;
+        let tokens = self.tile.tokens;
+        let (rows, matrix) = match routed {
+            Some(routed) => (routed.rows(b, tokens), routed.matrix(b)),
+            None => (TokenRows::single(*token_block, tokens, 0u32.into()), Matrix::SINGLE),
+        };
+        Self { token_block: *token_block, row_block: *row_block, rows, matrix, ..*self }
     }
 
     /// Declares and initialises what both roles use.
@@ -215,7 +220,7 @@ impl Block<'_> {
 
     /// Whether a block has one tile after another.
     fn has_tiles(&self) -> bool {
-        self.main.problem.stack.is_some()
+        self.tile.persists(self.main.problem)
     }
 
     /// Whether the kernel waits for earlier ones after its first weights: a block with tiles has waited already.

@@ -11,6 +11,8 @@ pub struct OpLocation {
     shared: Vec<SharedBlock>,
     /// Whether it is repeated.
     pub in_loop: bool,
+    /// The loops around it.
+    pub loops: u32,
 }
 
 impl OpLocation {
@@ -73,7 +75,7 @@ pub fn leave_unused(location: &OpLocation, op: &mut Op) {
 fn each_body(kernel: &mut Kernel, change: &mut dyn FnMut(&OpLocation, &mut Body)) -> bool {
     let (buffers, shared) = (kernel.buffers.clone(), kernel.shared.clone());
     let before = kernel.body.clone();
-    walk(&mut kernel.body, &mut OpLocation { buffers, shared, in_loop: false }, change);
+    walk(&mut kernel.body, &mut OpLocation { buffers, shared, in_loop: false, loops: 0 }, change);
     before != kernel.body
 }
 
@@ -84,7 +86,7 @@ fn walk(
 ) {
     change(location, body);
     for statement in body {
-        let outside = location.in_loop;
+        let outside = (location.in_loop, location.loops);
         match statement {
             Statement::Op(_) => {}
             Statement::If { then, otherwise, .. } => {
@@ -92,11 +94,11 @@ fn walk(
                 walk(otherwise, location, change);
             }
             Statement::For { body, .. } => {
-                location.in_loop = true;
+                (location.in_loop, location.loops) = (true, outside.1 + 1);
                 walk(body, location, change);
             }
             Statement::While { test, body, .. } => {
-                location.in_loop = true;
+                (location.in_loop, location.loops) = (true, outside.1 + 1);
                 walk(test, location, change);
                 walk(body, location, change);
             }
@@ -106,6 +108,6 @@ fn walk(
                 }
             }
         }
-        location.in_loop = outside;
+        (location.in_loop, location.loops) = outside;
     }
 }

@@ -36,6 +36,7 @@ pub const WARP_GROUP: WarpGroupTile = WarpGroupTile {
     batch: 4,
     splits: 1,
     multicast: 1,
+    persistent: false,
     exact: false,
     programmatic: true,
 };

@@ -196,9 +196,9 @@ pub(super) fn produce(
             b.for_each(0u32, open, 1u32, "last", |b, _| arrive(b));
             b.set(open, 0u32);
         };
-        tiles.each(b, |b, routed| {
-            b.when(routed.in_use, |b| {
-                let block = &block.of_tile(b, routed);
+        tiles.each(b, |b, tile| {
+            b.when(tile.in_use(), |b| {
+                let block = &block.of_tile(b, tile);
                 let rows = Rows::declare(b, (block, warps), all_arrive);
                 b.for_each(start, end, 1u32, "number", |b, number| {
                     let phase = cursor.phase();

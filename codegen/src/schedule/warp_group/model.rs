@@ -2,12 +2,14 @@
 //!
 //! A block takes [`START`] until its ring runs, then for each column the larger of what its products and its
 //! dequantisation take, which overlap but for a part, and at last the exchange of sums if two blocks split K.
-//! Blocks beyond those that run at once wait for a wave of their own. No time is below that of the bytes of w.
+//! Tiles beyond the blocks that run at once have blocks that persist, whose next tile takes [`TURN`] until its first
+//! product, or else wait for a wave of their own. No time is below that of the bytes of w.
 //! docs/performance/warp_group.md has the measurements.
 
 use super::WarpGroupTile;
 use super::shape::VECTOR_WORDS;
 use super::stage::groups_of_x;
+use super::tiles::BLOCKS;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
@@ -16,11 +18,16 @@ use crate::target::Half;
 
 /// Microseconds until a block's first product, and from its last one to the next block.
 const START: f64 = 3.0;
+/// The same of a further tile of a block that persists: FP8 with 256 tokens, 8 tiles a block, 392 to 373 us.
+const TURN: f64 = 0.6;
 /// Microseconds in which two blocks exchange sums: the cluster meets, and what each 64 rows and 128 tokens add.
 const EXCHANGE: [f64; 2] = [0.4, 0.4];
 /// Microseconds of the products of 64 rows, 128 tokens and 1024 columns of 16 bits, with a second group on
 /// the same multiprocessor; bytes take half.
 const PRODUCTS: f64 = 2.6;
+/// The tokens whose products take as long as what every product of a fragment in registers takes besides: FP8 with 128 tokens
+/// took 785 cycles where its products have 512, with 256 tokens 1290 for 1024.
+const FRAGMENT: f64 = 64.0;
 /// Microseconds in which one group dequantises 64 rows of 1024 columns, and in which each group adds to
 /// that of the others, with scales on the weights.
 const DEQUANTISED: [f64; 2] = [1.2, 0.7];
@@ -39,8 +46,6 @@ const MEMORY: f64 = 3.9e6;
 /// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
 /// 256 tokens.
 const CACHE: f64 = 10.2e6;
-/// Blocks that run at once: multiprocessors of an H200.
-const AT_ONCE: u32 = 132;
 /// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
 const LEAST_STAGES: u32 = 3;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
@@ -75,9 +80,15 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
         .into_iter()
         .filter_map(|(_, shape)| {
             let CandidateTile { tokens: own, groups, row_tiles, splits, exact } = shape;
-            let tile = WarpGroupTile::deepest(problem, own, (groups, row_tiles), (exact, splits))?;
+            let deepest = |persistent| {
+                let place = (exact, (splits, persistent));
+                WarpGroupTile::deepest(problem, own, (groups, row_tiles), place)
+            };
+            let persistent = || deepest(true).filter(|tile| tile.stages >= LEAST_STAGES);
+            let persists = shape.persists(problem, tokens);
+            let tile = persists.then(persistent).flatten().or_else(|| deepest(false))?;
             // A launch that starts early takes multiprocessors from blocks that wait for a wave.
-            let one_wave = shape.blocks(problem, tokens) <= AT_ONCE.into();
+            let one_wave = shape.blocks(problem, tokens) <= BLOCKS.into();
             Some(WarpGroupTile { programmatic: tile.programmatic && one_wave, ..tile })
         })
         .collect();
@@ -101,12 +112,12 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
     // Scales on sums were no faster with a single matrix.
     let exact = !problem.may_scale_weights();
     let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
-        let (shape, place) = ((groups, row_tiles), (exact, 1));
+        let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
         let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
         let shape = CandidateTile { tokens: slots, groups, row_tiles, splits: 1, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
-        let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
+        let turns = tiles.div_ceil(BLOCKS.into()) as f64;
         let time = turns * (shape.of_block(main) - START);
         Some((tile.stages < LEAST_STAGES, time, tile))
     });
@@ -160,11 +171,16 @@ impl CandidateTile {
         u64::from(rows) * u64::from(tokens.div_ceil(self.tokens)) * u64::from(self.splits)
     }
 
+    /// Whether blocks have several tiles: more than run at once, each with all of K.
+    fn persists(&self, problem: &Problem, tokens: u32) -> bool {
+        self.splits == 1 && self.blocks(problem, tokens) > BLOCKS.into()
+    }
+
     /// Microseconds of a product, and those of its blocks with memory that bounds none.
     fn microseconds(&self, main: &MainLoop<'_>, tokens: u32) -> [f64; 2] {
         let problem = main.problem;
         let blocks = self.blocks(problem, tokens);
-        let waves = blocks.div_ceil(AT_ONCE.into()) as f64;
+        let waves = blocks.div_ceil(BLOCKS.into()) as f64;
         let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
         let block = self.of_block(main);
@@ -172,8 +188,12 @@ impl CandidateTile {
         let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
         let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
         let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
-        let own = waves * block;
-        [own.max(START + memory).max(waves * START + cache), own]
+        let starts = match self.persists(problem, tokens) {
+            true => START + (waves - 1.0) * TURN,
+            false => waves * START,
+        };
+        let own = waves * (block - START) + starts;
+        [own.max(START + memory).max(starts + cache), own]
     }
 
     /// Microseconds of a block.
@@ -182,9 +202,15 @@ impl CandidateTile {
         let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
-        let products = PRODUCTS * groups * tiles * f64::from(self.tokens) / 128.0 * bytes / 2.0;
-        let [first, each] = DEQUANTISED;
         let exact = self.exact && problem.scales_segments();
+        let tokens = f64::from(self.tokens);
+        // Where it decides about tokens alone, not about the place of scales too.
+        let wide = match !problem.may_scale_weights() && self.tokens > 128 {
+            true => (tokens + FRAGMENT) / (128.0 + FRAGMENT),
+            false => tokens / 128.0,
+        };
+        let products = PRODUCTS * groups * tiles * wide * bytes / 2.0;
+        let [first, each] = DEQUANTISED;
         let [narrow, pairs, whole] = BYTES;
         let share = match problem.input.fragments {
             Some(ByteFragments::Whole) => whole,

@@ -27,7 +27,7 @@ pub(super) fn produce(
     }
 }
 
-/// The same for each tile of a block of an expert layer.
+/// The same for each tile of a block that persists.
 pub(super) fn produce_tiles(
     b: &mut Builder,
     block: &Block<'_>,
@@ -42,9 +42,9 @@ pub(super) fn produce_tiles(
     }
     b.when(leads, |b| {
         let cursor = ring.cursor(b);
-        tiles.each(b, |b, routed| {
-            b.when(routed.in_use, |b| {
-                let block = &block.of_tile(b, routed);
+        tiles.each(b, |b, tile| {
+            b.when(tile.in_use(), |b| {
+                let block = &block.of_tile(b, tile);
                 b.for_each(start, end, 1u32, "number", |b, number| {
                     let phase = cursor.phase();
                     ring.acquire(b, phase);

@@ -1,11 +1,13 @@
 //! The free choices of a warp-group kernel, and what the schedule supports.
 
 use super::consumer::Batches;
-use super::stage::{groups_of_x, kinds, ring_bytes};
+use super::stage::{kinds, ring_bytes};
+use super::tiles::BLOCKS;
 use super::{exchange, model, pairs, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::{DequantPlan, OperandType};
+use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
@@ -41,6 +43,8 @@ choices! {
         pub splits: u32,
         /// Blocks of neighbouring rows that copy a part of x each, for all of them: 1, or 2 in a cluster.
         pub multicast: u32,
+        /// Whether blocks of a single matrix have one tile after another, as those of an expert layer do.
+        pub persistent: bool,
         /// Whether scales of groups multiply sums, exactly, and not weights, which are then rounded.
         pub exact: bool,
         /// Programmatic dependent launch: the kernel may start before the previous one ends.
@@ -56,8 +60,10 @@ pub(super) const VECTOR_WORDS: u32 = 4;
 const SWIZZLED_LINES: u32 = 8;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 10;
-/// Registers of a consumer's thread besides sums and fragments, from the assembler's reports.
+/// Registers of a consumer's thread besides sums and fragments, from the assembler's reports; of a single matrix whose codes
+/// of 4 bits are multiplied as e4m3.
 const OTHER_REGISTERS: u32 = 64;
+const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
 /// The fewest tokens for which the schedule is the fastest.
@@ -97,6 +103,8 @@ impl Schedule for WarpGroupTile {
         let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
         let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
+        let all =
+            all.filter(|tile| !tile.persistent || tile.blocks(problem, tokens) > BLOCKS.into());
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
             .filter(|tile| tile.fits(problem))
             .collect()
@@ -127,8 +135,7 @@ impl Schedule for WarpGroupTile {
             ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
-                self.registers_of(sums, groups_of_x(main).is_some())
-                    <= self.registers(problem)[0].unwrap_or(REGISTERS),
+                self.registers_of(problem, sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
                 ChoiceRule::WarpGroupRegisters,
             ),
             (self.stages >= held, ChoiceRule::RingStages),
@@ -160,6 +167,10 @@ impl Schedule for WarpGroupTile {
                         && self.tokens.is_multiple_of(2 * SWIZZLED_LINES)
                         && problem.target().has(Feature::Cluster),
                 ChoiceRule::Multicast,
+            ),
+            (
+                !self.persistent || self.cluster() == 1 && problem.stack.is_none(),
+                ChoiceRule::Persistent,
             ),
             (
                 self.splits == 1
@@ -311,6 +322,12 @@ fn output(problem: &Problem) -> bool {
     }
 }
 
+/// Whether codes of 4 bits are multiplied as e4m3.
+fn multiplies_nibbles_as_floats(problem: &Problem) -> bool {
+    let nibbles = problem.input.fragments == Some(ByteFragments::Nibbles);
+    nibbles && element(problem) == Some(Element::E4m3)
+}
+
 /// Words from which dequantisation makes codes: one, or one of each plane.
 fn words_of_unit(dequant: &DequantPlan) -> usize {
     dequant.placed().map_or(1, |sequence| sequence.inputs.len())
@@ -335,23 +352,26 @@ fn element(problem: &Problem) -> Option<Element> {
 
 impl WarpGroupTile {
     /// The tiles of this size with each place of scales and each number of blocks that split K, the preferred
-    /// ones first.
+    /// ones first; of a single matrix those whose blocks persist too.
     fn variants(problem: &Problem, tokens: u32, block: (u32, u32)) -> Vec<Self> {
         let exact = match (problem.may_scale_weights(), problem.scales_segments()) {
             (true, false) => &[false][..],
             (true, true) => &[false, true],
             (false, _) => &[true],
         };
-        let all = exact.iter().flat_map(|&exact| [1, 2].map(|splits| (exact, splits)));
+        let grids = [(1, false), (2, false), (1, true)];
+        let grids = &grids[..if problem.stack.is_some() { 2 } else { 3 }];
+        let all = exact.iter().flat_map(|&exact| grids.iter().map(move |&grid| (exact, grid)));
         all.filter_map(|of| Self::deepest(problem, tokens, block, of)).collect()
     }
 
-    /// The tile with as many stages as fit; `None` if none do.
+    /// The tile with as many stages as fit, with a place of scales and a grid: blocks that split K, and whether they
+    /// persist; `None` if none do.
     pub(super) fn deepest(
         problem: &Problem,
         tokens: u32,
         (groups, row_tiles): (u32, u32),
-        (exact, splits): (bool, u32),
+        (exact, (splits, persistent)): (bool, (u32, bool)),
     ) -> Option<Self> {
         let batch = match tokens {
             // Measured: where scales are in constants 2 is faster with a single matrix, and slower in expert layers.
@@ -373,6 +393,7 @@ impl WarpGroupTile {
             splits,
             // Two were slower in every case measured (docs/performance/warp_group.md).
             multicast: 1,
+            persistent,
             exact,
             programmatic,
         };
@@ -401,7 +422,8 @@ impl WarpGroupTile {
     }
 
     /// Tokens of a block worth comparing for M tokens: those of the fewest blocks, and of twice as many, that leave the
-    /// fewest tokens over.
+    /// fewest tokens over; where scales multiply sums, whose registers the most tokens leave no room for, those of a third
+    /// more blocks.
     pub(super) fn token_tiles(problem: &Problem, tokens: u32) -> Vec<u32> {
         let counts = Self::token_counts(problem);
         let Some(&most) = counts.last() else { return Vec::new() };
@@ -410,7 +432,9 @@ impl WarpGroupTile {
             let each = tokens.div_ceil(blocks);
             counts.iter().copied().find(|&count| count >= each)
         };
-        let mut tiles: Vec<u32> = [fewest, 2 * fewest].into_iter().filter_map(of_blocks).collect();
+        let third = (!problem.may_scale_weights()).then(|| (4 * fewest).div_ceil(3));
+        let blocks = [Some(fewest), third, Some(2 * fewest)].into_iter().flatten();
+        let mut tiles: Vec<u32> = blocks.filter_map(of_blocks).collect();
         tiles.dedup();
         tiles
     }
@@ -448,6 +472,19 @@ impl WarpGroupTile {
         self.groups * self.row_tiles * ROWS
     }
 
+    /// Whether a block has one tile after another.
+    pub(super) const fn persists(&self, problem: &Problem) -> bool {
+        self.persistent || problem.stack.is_some()
+    }
+
+    /// Tokens whose lines of y are in shared memory at once, of those that a block stores: half of many where copies of the
+    /// next tile have the rest of that memory.
+    pub(super) fn tokens_of_lines(&self, problem: &Problem) -> u32 {
+        let all = self.tokens / self.splits;
+        let halves = problem.stack.is_none() && self.persistent && all >= 128;
+        if halves && all.is_multiple_of(4 * SWIZZLED_LINES) { all / 2 } else { all }
+    }
+
     /// Stages of all of K.
     pub(super) fn k_stages(&self, main: &MainLoop<'_>) -> u32 {
         main.problem.k.div_ceil(main.k_tile() / self.parts.max(1))
@@ -456,6 +493,12 @@ impl WarpGroupTile {
     /// Blocks along the rows: in whole clusters.
     pub(super) fn row_blocks(&self, problem: &Problem) -> u32 {
         problem.grid_rows().div_ceil(self.rows()).next_multiple_of(self.multicast)
+    }
+
+    /// Tiles of a single matrix for M tokens: blocks of a launch that do not persist.
+    pub(super) fn blocks(&self, problem: &Problem, tokens: u32) -> u64 {
+        let rows = self.row_blocks(problem) * self.splits;
+        u64::from(rows) * u64::from(tokens.div_ceil(self.tokens))
     }
 
     /// Blocks of a cluster.
@@ -475,12 +518,17 @@ impl WarpGroupTile {
         }
     }
 
-    /// Registers of a consumer's thread, of which a tile of rows has so many of sums; with scales of x along K or without.
-    fn registers_of(&self, sums: u32, along_k: bool) -> u32 {
+    /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
+    fn registers_of(&self, problem: &Problem, sums: u32) -> u32 {
         let all = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
         // Scales of tokens, half as many as a tile's sums, take half of their registers from the others.
+        let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
         let of_tokens = if along_k { sums / 4 } else { 0 };
-        all.saturating_add(of_tokens).saturating_add(2 * 4 * self.batch + OTHER_REGISTERS)
+        let others = match problem.stack {
+            None if multiplies_nibbles_as_floats(problem) => OTHER_REGISTERS_OF_NIBBLES,
+            _ => OTHER_REGISTERS,
+        };
+        all.saturating_add(of_tokens).saturating_add(2 * 4 * self.batch + others)
     }
 
     /// Bytes of shared memory of a block.
@@ -489,7 +537,7 @@ impl WarpGroupTile {
         let native = self.rows() / main.problem.plan.native.rows;
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
         let y = match store::half_of(main.problem.output) {
-            Some(_) => store::words(self.groups, self.tokens / self.splits),
+            Some(_) => store::words(self.groups, self.tokens_of_lines(main.problem)),
             None => 0,
         };
         let threads = self.threads(main) / (self.groups + 1) * self.groups;
@@ -505,7 +553,7 @@ impl WarpGroupTile {
             None => 0,
         };
         let ring = (self.stages, (self.tokens, self.parts));
-        let ring = ring_bytes(main, ring, native, (y, exchange));
+        let ring = ring_bytes(main, ring, native, (self.persists(main.problem), y, exchange));
         // Parts begin at lines whose swizzle begins anew.
         (barriers + ring + 4 * (Table::words(main.problem) + pairs)).next_multiple_of(ALIGN)
     }
@@ -530,9 +578,10 @@ impl WarpGroupTile {
             |sign, blocks| if blocks > 1 { format!("{sign}{blocks}") } else { String::new() };
         let (split, shared) = (several("k", self.splits), several("c", self.multicast));
         let exact = if self.exact { "x" } else { "" };
+        let several_tiles = if self.persistent { "t" } else { "" };
         let early = if self.programmatic { "p" } else { "" };
         format!(
-            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{shared}{exact}{early}"
+            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{shared}{several_tiles}{exact}{early}"
         )
     }
 }

@@ -101,14 +101,12 @@ pub(super) fn ring_bytes(
     main: &MainLoop<'_>,
     (stages, tile): (u32, (u32, u32)),
     tiles: u32,
-    (y, exchange): (u32, u32),
+    (persists, y, exchange): (bool, u32, u32),
 ) -> u32 {
     let Words { x, codes, params, x_scales } = Words::of(main, tile, tiles);
     let stage = x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0);
-    // A block with several tiles has the copies of the next one in its ring.
-    let tiles_follow = main.problem.stack.is_some();
-    let beyond =
-        |words: u32, part: u32| if tiles_follow || words > stages * part { words } else { 0 };
+    // A block that persists has the copies of its next tile in its ring.
+    let beyond = |words: u32, part: u32| if persists || words > stages * part { words } else { 0 };
     4 * (stages * stage + beyond(y, x) + beyond(exchange, codes))
 }
 

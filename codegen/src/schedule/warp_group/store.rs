@@ -2,7 +2,7 @@
 //!
 //! A warp group has y^T, tokens as columns. `stmatrix` writes it transposed to lines of 128 bytes, one a token,
 //! swizzled; one tensor store copies these to y, where it leaves out what is beyond M and N. A warp group uses
-//! one buffer for its tiles of rows, one after another. With a gate these tiles are of gate and of up, and a lane has both
+//! one buffer for its tiles of rows, one after another; if blocks persist, for the halves of many tokens too. With a gate these tiles are of gate and of up, and a lane has both
 //! sums of a result; rows of y are those of slots, 0 without a pair.
 //!
 //! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
@@ -54,7 +54,8 @@ pub(super) fn store(
         return store_rows(b, block, (rows, pairs, &lanes), sums);
     };
     // Blocks that split K store a part of the tokens each: the first registers of D hold as many.
-    let (m_rows, tokens) = (block.product.shape[0], tile.tokens / tile.splits);
+    let (m_rows, of_block) = (block.product.shape[0], tile.tokens / tile.splits);
+    let tokens = tile.tokens_of_lines(problem);
     let count = words(tile.groups, tokens);
     let buffer = b.shared_block(
         "y_lines",
@@ -86,27 +87,35 @@ pub(super) fn store(
         b.both(lane, warp)
     };
     let share = b.mad(block.token_block, tile.splits, block.part);
-    let first_token = b.mul(share, tokens);
+    let first_token = b.mul(share, of_block);
     let first_row = first_row(b, block, rows);
     let from = b.mul(rows.group, tokens * LINE);
     let epilogue = Finish::declare(b, block, (rows, pairs), (&lanes, first_token));
+    let of_lane = epilogue.tokens(&lanes);
+    let parts = of_lane.chunks(of_lane.len() / (of_block / tokens) as usize);
     for (number, sums) in (0..).zip(sums.chunks(block.together() as usize)) {
         let first = b.add(first_row, number * m_rows);
-        if number > 0 || block.has_tiles() {
-            b.comment("the tile before has left the buffer");
-            b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+        let mut constants = None;
+        for (part, of_lane) in (0..).zip(parts.clone()) {
+            let wait = number + part > 0 || block.has_tiles();
+            if wait {
+                b.comment("the tile before has left the buffer");
+                b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+                meet(b, block, rows);
+            }
+            let constants = constants
+                .get_or_insert_with(|| epilogue.constants_of_shards(b, (sums.len(), first)));
+            let values = epilogue.values(b, (sums, &lanes, constants), of_lane);
+            write_lines(b, (values, half), to);
+            b.push(Op::FenceAsync);
             meet(b, block, rows);
+            let token = b.add(first_token, part * tokens);
+            b.when(leads, |b| {
+                let at = vec![first, token];
+                b.push(Op::TensorStore { map, at, from: Address::new(buffer, from) });
+                b.push(Op::BulkCommit);
+            });
         }
-        let constants = epilogue.constants_of_shards(b, (sums.len(), first));
-        let values = epilogue.values(b, (sums, &lanes, &constants), &epilogue.tokens(&lanes));
-        write_lines(b, (values, half), to);
-        b.push(Op::FenceAsync);
-        meet(b, block, rows);
-        b.when(leads, |b| {
-            let at = vec![first, first_token];
-            b.push(Op::TensorStore { map, at, from: Address::new(buffer, from) });
-            b.push(Op::BulkCommit);
-        });
     }
     if !block.has_tiles() {
         b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));

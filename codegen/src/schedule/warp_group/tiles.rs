@@ -1,59 +1,91 @@
-//! The tiles of an expert layer's product: a block has one after another.
+//! The tiles of a launch whose blocks persist: a block has one after another.
 //!
-//! A tile has a token block, a shard of y and some rows of w. Rows are in *bands* of a few blocks of rows. Tiles are
-//! numbered band by band, in a band by token block, with rows the fastest: tiles of neighbouring blocks read the same
-//! rows of x, and the token blocks of an expert the band's rows of w at one time, from the second level of cache but for
-//! the first. A block's tiles are the number of blocks apart. The ring goes on from a tile to the next one: copies of
-//! the next tile start while consumers finish sums. Without a gate token blocks that are not in use have no tiles; with
-//! one their rows of y are zeros.
+//! A tile has a token block and some rows of w; in an expert layer a shard of y too. Rows are in *bands* of a few blocks of
+//! rows. Tiles are numbered band by band, in a band by token block, with rows the fastest: tiles of neighbouring blocks read
+//! the same rows of x, and the token blocks of a matrix the band's rows of w at one time, from the second level of cache but
+//! for the first. A block's tiles are the number of blocks apart. The ring goes on from a tile to the next one: copies of
+//! the next tile start while consumers finish sums. In an expert layer without a gate token blocks that are not in use
+//! have no tiles; with one their rows of y are zeros.
 
-use crate::ir::{Binary, Builder, Extent, Op, Operand, Special, Width};
+use crate::ir::{Binary, Builder, Extent, Op, Operand, ParameterId, Special, Width};
 use crate::schedule::order::{OrderArray, OrderWords};
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::stack::Stack;
 
 /// Blocks of a launch: multiprocessors of an H100 with HBM3, and of an H200.
-const BLOCKS: u32 = 132;
+pub(super) const BLOCKS: u32 = 132;
 
 /// Blocks of rows of a band, at most: so few that those of several token blocks are multiplied at once.
 const BAND: u32 = 16;
 
 /// The tiles of a launch.
 pub(super) struct Tiles {
-    stack: Stack,
-    words: OrderWords,
-    /// Token blocks in use.
-    count: Operand,
+    /// Of an expert layer.
+    routed: Option<Routed>,
+    token_blocks: Operand,
     /// Tiles of a shard and token block.
     row_blocks: u32,
 }
 
+/// What decides about the tiles of an expert layer.
+#[derive(Clone, Copy)]
+struct Routed {
+    stack: Stack,
+    words: OrderWords,
+    /// Token blocks in use.
+    count: Operand,
+}
+
+/// A tile.
+pub(super) struct Tile {
+    pub(super) token_block: Operand,
+    pub(super) row_block: Operand,
+    /// Of an expert layer, the tile as a block of its own.
+    pub(super) routed: Option<RoutedBlock>,
+}
+
+impl Tile {
+    /// Whether its token block is in use; all else holds only there.
+    pub(super) fn in_use(&self) -> Operand {
+        self.routed.as_ref().map_or(Operand::Pred(true), |routed| routed.in_use)
+    }
+}
+
 impl Tiles {
-    /// Sets the grid and reads the number of token blocks. With programmatic launch the kernel waits here for those
-    /// before it.
-    pub(super) fn begin(
+    /// The tiles of a single matrix, with so many tokens a token block.
+    pub(super) fn of_matrix(
+        b: &mut Builder,
+        (m, tokens): (ParameterId, u32),
+        row_blocks: u32,
+        programmatic: bool,
+    ) -> Self {
+        begin(b, programmatic);
+        let m = b.argument(m);
+        let up = b.add(m, tokens - 1);
+        Self { routed: None, token_blocks: b.div(up, tokens), row_blocks }
+    }
+
+    /// The tiles of an expert layer, whose token blocks in use are read.
+    pub(super) fn of_stack(
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
         row_blocks: u32,
         programmatic: bool,
     ) -> Self {
-        b.grid([BLOCKS, 1, 1].map(Extent::Constant));
-        if programmatic {
-            b.push(Op::GridWait);
-            b.push(Op::GridLaunch);
-        }
+        begin(b, programmatic);
         let words = order.words(b);
         let count = b.load(words.count(), Width::B32)[0].into();
-        Self { stack, words, count, row_blocks }
+        let token_blocks = match stack.gate {
+            Some(_) => words.token_blocks,
+            None => count,
+        };
+        Self { routed: Some(Routed { stack, words, count }), token_blocks, row_blocks }
     }
 
     /// Writes what a warp does for each tile of its block.
-    pub(super) fn each(&self, b: &mut Builder, tile: impl FnOnce(&mut Builder, &RoutedBlock)) {
-        let shards = self.stack.shards_of_y();
-        let token_blocks = match self.stack.gate {
-            Some(_) => self.words.token_blocks,
-            None => self.count,
-        };
+    pub(super) fn each(&self, b: &mut Builder, write: impl FnOnce(&mut Builder, &Tile)) {
+        let (token_blocks, routed) = (self.token_blocks, self.routed);
+        let shards = routed.map_or(1, |routed| routed.stack.shards_of_y());
         let all = b.mul(token_blocks, self.row_blocks * shards);
         let bands = self.row_blocks.div_ceil(BAND).max(1);
         let of_band = self.row_blocks.div_ceil(bands);
@@ -74,10 +106,21 @@ impl Tiles {
                 }
             };
             let (token_block, shard) = (b.div(rest, shards), b.rem(rest, shards));
-            let place = [token_block, shard, row_block];
-            let routed = RoutedBlock::of_tile(b, (self.stack, self.words, self.count), place);
-            tile(b, &routed);
+            let routed = routed.map(|Routed { stack, words, count }| {
+                let place = [token_block, shard, row_block];
+                RoutedBlock::of_tile(b, (stack, words, count), place)
+            });
+            write(b, &Tile { token_block, row_block, routed });
         });
+    }
+}
+
+/// Sets the grid. With programmatic launch the kernel waits here for those before it.
+fn begin(b: &mut Builder, programmatic: bool) {
+    b.grid([BLOCKS, 1, 1].map(Extent::Constant));
+    if programmatic {
+        b.push(Op::GridWait);
+        b.push(Op::GridLaunch);
     }
 }
 
