@@ -1,7 +1,7 @@
 """Products of quantised layers: open a checkpoint, prepare a layer, multiply."""
 
 from os import PathLike
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 __all__ = ["Checkpoint", "Layer", "Prepared", "QuantloomError", "Tensor", "__version__", "devices", "open"]
 
@@ -73,7 +73,14 @@ class Layer:
     def nbytes(self) -> int:
         """Bytes of all its stored tensors."""
 
-    def explain(self, tokens: int = 1, *, device: str = "cpu") -> str:
+    def explain(
+        self,
+        tokens: int = 1,
+        *,
+        device: str = "cpu",
+        x: Literal["float32", "float16", "bfloat16"] | None = None,
+        accuracy: Literal["fast", "exact"] | None = None,
+    ) -> str:
         """The kernel that multiplies so many rows of x on a device and why, with the reasons against others.
 
         It prepares the layer for that: call `Prepared.explain` where there is one.
@@ -85,13 +92,24 @@ class Layer:
         Raises QuantloomError for codes that their type does not have, and scales that are NaN.
         """
 
-    def prepare(self, device: str = "cpu") -> Prepared:
+    def prepare(
+        self,
+        device: str = "cpu",
+        *,
+        x: Literal["float32", "float16", "bfloat16"] | None = None,
+        accuracy: Literal["fast", "exact"] | None = None,
+    ) -> Prepared:
         """Brings the weight into the layout that the kernels of a device read, once.
 
         The file may be closed or removed afterwards. `devices` lists the devices. Other threads of Python run
         meanwhile.
 
-        Raises QuantloomError if there is no such device, or no kernel on it for this layer.
+        With x="bfloat16" (or another type that the scheme takes), x of other types is converted to that one, and a
+        GPU whose products read codes in another order for each type of x holds them once. accuracy="exact" keeps
+        Hopper's products from rounding weights, where they are faster with one rounding each ("fast").
+
+        Raises QuantloomError if there is no such device, or no kernel on it for this layer, ValueError for another
+        type or accuracy.
         """
 
 @final

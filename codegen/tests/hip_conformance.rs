@@ -38,7 +38,7 @@ const SCHEMES: [(&str, &str); 20] = [
 /// Schemes of the table by the texts of the compiler.
 #[test]
 fn texts_multiply() {
-    let share = Share::new(12, 4);
+    let share = Share::new(12, 8);
     let Some(clang) = clang::find() else { return };
     let schemes = catalogue();
     let wrong = SCHEMES

@@ -84,7 +84,7 @@ const COMPILED: [(&str, (u32, u32), &[u32]); 6] = [
 /// The kernels of the catalogue; a case is a scheme with a chip and M.
 #[test]
 fn kernels_of_the_catalogue_compile() {
-    let share = Share::new(40, 8);
+    let share = Share::new(40, 16);
     let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();

@@ -150,9 +150,9 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
 fn products_of_experts_are_right() {
     let cases = [7, 1, 3, 17, 33].map(|tokens| (tokens, Routing::Random));
     let sweep = sweep::is_asked();
-    compared(Share::new(20, 12), (40, 608), if sweep { &cases } else { &cases[..1] });
+    compared(Share::new(20, 24), (40, 608), if sweep { &cases } else { &cases[..1] });
     if sweep {
-        compared(Share::new(6, 12), (72, 256), &cases[2..]);
+        compared(Share::new(6, 24), (72, 256), &cases[2..]);
     }
 }
 
@@ -411,7 +411,7 @@ fn kernels_of_experts(
 /// and a target.
 #[test]
 fn kernels_of_experts_compile() {
-    let share = Share::new(108, 48);
+    let share = Share::new(108, 96);
     let tokens: &[u32] = if sweep::is_asked() { &[1, 16, 64, 1024] } else { &[4, 64] };
     let schemes = catalogue();
     let schemes = schemes.iter().filter(|scheme| scheme.experts.is_none());

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
+use quantloom::dsl::{Accuracy, Scheme};
 use quantloom::runtime::checkpoint;
 use quantloom::runtime::checkpoint::{FileAccess, LayerFault, Options};
 use quantloom::runtime::element::ValuesMut;
@@ -110,9 +111,16 @@ impl Layer {
 
     /// The kernel that multiplies so many rows of x on a device and why, with the reasons against others. It
     /// prepares the layer for that: call `Prepared.explain` where there is one.
-    #[pyo3(signature = (tokens = 1, *, device = "cpu"))]
-    fn explain(&self, py: Python<'_>, tokens: usize, device: &str) -> PyResult<String> {
-        Ok(self.prepare(py, device)?.explain(tokens))
+    #[pyo3(signature = (tokens = 1, *, device = "cpu", x = None, accuracy = None))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        tokens: usize,
+        device: &str,
+        x: Option<&str>,
+        accuracy: Option<&str>,
+    ) -> PyResult<String> {
+        Ok(self.prepare(py, device, x, accuracy)?.explain(tokens))
     }
 
     /// The weight in float32, [N, K] or [E, N, K]. Decoding is exact and rounds once.
@@ -142,12 +150,30 @@ impl Layer {
     /// Brings the weight into the layout that the kernels of a device read, once. The file may be closed or
     /// removed afterwards. `devices` lists the devices. Other threads of Python run meanwhile.
     ///
-    /// Raises QuantloomError if there is no such device, or no kernel on it for this layer.
-    #[pyo3(signature = (device = "cpu"))]
-    fn prepare(&self, py: Python<'_>, device: &str) -> PyResult<Prepared> {
+    /// With x="bfloat16" (or another type that the scheme takes), x of other types is converted to that one, and a GPU whose products read
+    /// codes in another order for each type of x holds them once. accuracy="exact" keeps Hopper's products from rounding
+    /// weights, where they are faster with one rounding each ("fast").
+    ///
+    /// Raises QuantloomError if there is no such device, or no kernel on it for this layer, ValueError for another type or
+    /// accuracy.
+    #[pyo3(signature = (device = "cpu", *, x = None, accuracy = None))]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        device: &str,
+        x: Option<&str>,
+        accuracy: Option<&str>,
+    ) -> PyResult<Prepared> {
+        let mut layer = self.layer.clone();
+        if let Some(name) = x {
+            layer = layer.with_input(Element::named(name)?.format());
+        }
+        if let Some(name) = accuracy {
+            layer = layer.with_accuracy(accuracy_named(name)?);
+        }
         py.detach(|| {
             let device = named(device)?;
-            let layer = self.layer.prepare(&device).map_err(raised)?;
+            let layer = layer.prepare(&device).map_err(raised)?;
             Ok(Prepared::new(layer, device.name()))
         })
     }
@@ -161,6 +187,15 @@ impl Layer {
 impl Layer {
     fn dimensions(&self) -> Vec<u64> {
         dimensions(self.layer.scheme(), self.layer.shape())
+    }
+}
+
+/// The accuracy of a name, as the declaration of a scheme has it.
+fn accuracy_named(name: &str) -> PyResult<Accuracy> {
+    match name {
+        "fast" => Ok(Accuracy::Fast),
+        "exact" => Ok(Accuracy::Exact),
+        _ => Err(PyValueError::new_err(format!("accuracy is \"fast\" or \"exact\", not {name:?}"))),
     }
 }
 

@@ -5,6 +5,9 @@ use std::slice::from_raw_parts_mut;
 
 use dlpark::ffi::DLDataType;
 use half::{bf16, f16};
+use pyo3::PyResult;
+use pyo3::exceptions::PyValueError;
+use quantloom::dsl::format::{BF16, F16, F32, FloatFormat};
 use quantloom::runtime::element::ValuesMut;
 
 /// The types of x and y.
@@ -21,6 +24,23 @@ impl Element {
     /// The type of an array's elements, if a product takes it.
     pub(crate) fn of(dtype: DLDataType) -> Option<Self> {
         Self::ALL.into_iter().find(|element| element.dtype() == dtype)
+    }
+
+    /// The type of this name.
+    pub(crate) fn named(name: &str) -> PyResult<Self> {
+        Self::ALL.into_iter().find(|element| element.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            PyValueError::new_err(format!("x is one of {names}, not {name:?}"))
+        })
+    }
+
+    /// As a scheme has it.
+    pub(crate) const fn format(self) -> FloatFormat {
+        match self {
+            Self::F32 => F32,
+            Self::F16 => F16,
+            Self::Bf16 => BF16,
+        }
     }
 
     /// As DLPack has it.

@@ -241,6 +241,22 @@ def test_a_simulated_gpu_multiplies():
     assert np.all(np.abs(np.asarray(y).astype(np.float64) - exact) <= bound(x, weight, 2.0**-8))
 
 
+def test_products_of_an_accuracy_and_of_one_type_of_x():
+    layer = layer_of("ct_w4a16.safetensors")
+    fast = layer.prepare("sim:sm_90a", accuracy="fast").explain(64)
+    exact = layer.prepare("sim:sm_90a", x="bfloat16", accuracy="exact").explain(64)
+    rounded = "weights times their scale are rounded"
+    assert rounded in fast and rounded not in exact
+    # The scheme takes f16 too.
+    assert "x in f16 is not converted" in fast and "x in f16 is rounded to bf16" in exact
+    assert layer.explain(64, device="sim:sm_90a") == fast
+    # x of another type is still taken.
+    x = activation(3, layer.shape[1]).astype(np.float16)
+    y = np.from_dlpack(layer.prepare(x="bfloat16").matmul(x))
+    both = np.from_dlpack(layer.prepare().matmul(x))
+    assert y.dtype == np.float16 and np.allclose(y, both, atol=0.05)
+
+
 def test_one_of_stacked_experts():
     layer = layer_of("gguf_experts.gguf", "blk.0.ffn_down_exps")
     experts, rows, k = layer.shape

@@ -142,6 +142,10 @@ def test_layers_and_devices():
         layer.prepare("tpu")
     with pytest.raises(quantloom.QuantloomError, match="sm_1"):
         layer.prepare("sim:sm_1")
+    with pytest.raises(ValueError, match='x is one of float32, float16, bfloat16, not "bf16"'):
+        layer.prepare(x="bf16")
+    with pytest.raises(ValueError, match='accuracy is "fast" or "exact", not "best"'):
+        layer.explain(accuracy="best")
 
 
 def test_stacked_experts():
