@@ -104,12 +104,12 @@ class Layer:
         The file may be closed or removed afterwards. `devices` lists the devices. Other threads of Python run
         meanwhile.
 
-        With x="bfloat16" (or another type that the scheme takes), x of other types is converted to that one, and a
+        With x="bfloat16" (or another type that the scheme lists), x of other types is multiplied as that one, and a
         GPU whose products read codes in another order for each type of x holds them once. accuracy="exact" keeps
         Hopper's products from rounding weights, where they are faster with one rounding each ("fast").
 
-        Raises QuantloomError if there is no such device, or no kernel on it for this layer, ValueError for another
-        type or accuracy.
+        Raises QuantloomError if there is no such device, or no kernel on it for this layer, ValueError for a type
+        that the scheme does not list and for another accuracy.
         """
 
 @final

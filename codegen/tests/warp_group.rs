@@ -164,13 +164,14 @@ fn shared_copies_of_x_are_right() {
     }
 }
 
-/// Blocks that persist: more tiles than blocks, fewer, one of two halves of tokens, more rows than a band has.
+/// Blocks that persist: several tiles a block, fewer tiles than blocks, two halves of the tokens of each of several tiles, more
+/// rows than a band has.
 #[test]
 fn blocks_that_persist_are_right() {
     let persistent = WarpGroupTile { persistent: true, ..WARP_GROUP };
     let small = WarpGroupTile { tokens: 8, groups: 1, batch: 2, ..persistent };
     let cases = [
-        (("sym", 0, (264, 136)), 250, small),
+        (("sym", 0, (264, 136)), 35, small),
         (
             ("asym", 0, (72, 392)),
             20,
@@ -178,7 +179,12 @@ fn blocks_that_persist_are_right() {
         ),
         (("halves", 0, (136, 128)), 40, WarpGroupTile { exact: true, ..persistent }),
         (("bias", 0, (1160, 136)), 60, WarpGroupTile { stages: 3, programmatic: false, ..small }),
-        (("sym", 0, (136, 264)), 270, WarpGroupTile { tokens: 256, batch: 1, ..persistent }),
+        (("sym", 0, (24, 136)), 9, small),
+        (
+            ("sym", 0, (392, 136)),
+            270,
+            WarpGroupTile { tokens: 256, groups: 1, batch: 1, ..persistent },
+        ),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -291,7 +297,18 @@ fn tiles_assemble() {
             WarpGroupTile { multicast: 2, ..wide },
             WarpGroupTile { persistent: true, stages: 4, ..wide },
         ];
-        let several = several.map(|tile| (0, tile)).into_iter().filter(|_| scheme == "e4m3");
+        let of_nibbles = WarpGroupTile { tokens: 192, exact: true, batch: 1, ..wide };
+        let of_nibbles = [
+            of_nibbles,
+            WarpGroupTile { persistent: true, ..of_nibbles },
+            WarpGroupTile { groups: 1, batch: 2, ..of_nibbles },
+        ];
+        let several = match scheme {
+            "e4m3" => several.to_vec(),
+            "nibbles" => of_nibbles.to_vec(),
+            _ => Vec::new(),
+        };
+        let several = several.into_iter().map(|tile| (0, tile));
         for (_, tile) in all.chain(several) {
             let kernel = verify(tile.build(&problem).unwrap()).unwrap();
             let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
@@ -594,15 +611,30 @@ const OF_PERSISTENT: &[(&str, &str, Mutation)] = &[
 #[test]
 fn mutations_of_blocks_that_persist_are_found() {
     let problem = problem("sym", 0, "sm_90a", (264, 392));
-    let product = RandomProduct::draw(&problem, 220, 22).with_scaled_weights();
+    let product = RandomProduct::draw(&problem, 20, 22).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 8, groups: 1, batch: 2, persistent: true, ..WARP_GROUP };
     let kernel = tile.build(&problem).unwrap();
     all_found(&kernel, &product, OF_PERSISTENT);
     // Both halves of many tokens in one buffer.
-    let problem = self::problem("sym", 0, "sm_90a", (136, 136));
+    let problem = self::problem("sym", 0, "sm_90a", (392, 136));
     let product = RandomProduct::draw(&problem, 200, 22).with_scaled_weights();
-    let tile = WarpGroupTile { tokens: 256, batch: 1, persistent: true, ..WARP_GROUP };
-    all_found(&tile.build(&problem).unwrap(), &product, &OF_PERSISTENT[..1]);
+    let tile = WarpGroupTile { tokens: 256, groups: 1, batch: 1, persistent: true, ..WARP_GROUP };
+    let kernel = tile.build(&problem).unwrap();
+    assert_eq!(wrong(&kernel, &product, None), None);
+    // The wait before either half is needed: of one in turn there are no others.
+    for half in 0..2 {
+        let (mut kernel, mut number) = (kernel.clone(), 0);
+        mutate(&mut kernel, |place, op| {
+            if matches!(op, Op::BulkWait { .. }) && place.in_loop {
+                if number == half {
+                    gone(op);
+                }
+                number += 1;
+            }
+        });
+        assert_eq!(number, 2);
+        assert!(wrong(&kernel, &product, None).is_some(), "half {half}");
+    }
 }
 
 /// Roles that ask for more registers than a block has would wait for each other for ever.

@@ -390,6 +390,19 @@ pub enum Accuracy {
     Exact,
 }
 
+impl Accuracy {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Fast, Self::Exact];
+
+    /// As the language has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Exact => "exact",
+        }
+    }
+}
+
 /// How the two shards of a gated expert's first product are stored along n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Experts {

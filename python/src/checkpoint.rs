@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use quantloom::dsl::format::Number;
 use quantloom::dsl::layout::Shape;
-use quantloom::dsl::{Accuracy, Scheme};
+use quantloom::dsl::{Accuracy, Activation, Scheme};
 use quantloom::runtime::checkpoint;
 use quantloom::runtime::checkpoint::{FileAccess, LayerFault, Options};
 use quantloom::runtime::element::ValuesMut;
@@ -150,12 +151,12 @@ impl Layer {
     /// Brings the weight into the layout that the kernels of a device read, once. The file may be closed or
     /// removed afterwards. `devices` lists the devices. Other threads of Python run meanwhile.
     ///
-    /// With x="bfloat16" (or another type that the scheme takes), x of other types is converted to that one, and a GPU whose products read
-    /// codes in another order for each type of x holds them once. accuracy="exact" keeps Hopper's products from rounding
-    /// weights, where they are faster with one rounding each ("fast").
+    /// With x="bfloat16" (or another type that the scheme lists), x of other types is multiplied as that one, and a GPU
+    /// whose products read codes in another order for each type of x holds them once. accuracy="exact" keeps Hopper's
+    /// products from rounding weights, where they are faster with one rounding each ("fast").
     ///
-    /// Raises QuantloomError if there is no such device, or no kernel on it for this layer, ValueError for another type or
-    /// accuracy.
+    /// Raises QuantloomError if there is no such device, or no kernel on it for this layer, ValueError for a type that the
+    /// scheme does not list and for another accuracy.
     #[pyo3(signature = (device = "cpu", *, x = None, accuracy = None))]
     fn prepare(
         &self,
@@ -166,7 +167,14 @@ impl Layer {
     ) -> PyResult<Prepared> {
         let mut layer = self.layer.clone();
         if let Some(name) = x {
-            layer = layer.with_input(Element::named(name)?.format());
+            let own = Element::named(name)?.format();
+            let listed = Activation::Float(Number::Float(own));
+            if !layer.scheme().activations.contains(&listed) {
+                let scheme = &layer.scheme().name;
+                let what = format!("the scheme {scheme} does not list x in {name}");
+                return Err(PyValueError::new_err(what));
+            }
+            layer = layer.with_input(own);
         }
         if let Some(name) = accuracy {
             layer = layer.with_accuracy(accuracy_named(name)?);
@@ -192,11 +200,9 @@ impl Layer {
 
 /// The accuracy of a name, as the declaration of a scheme has it.
 fn accuracy_named(name: &str) -> PyResult<Accuracy> {
-    match name {
-        "fast" => Ok(Accuracy::Fast),
-        "exact" => Ok(Accuracy::Exact),
-        _ => Err(PyValueError::new_err(format!("accuracy is \"fast\" or \"exact\", not {name:?}"))),
-    }
+    Accuracy::ALL.into_iter().find(|accuracy| accuracy.name() == name).ok_or_else(|| {
+        PyValueError::new_err(format!("accuracy is \"fast\" or \"exact\", not {name:?}"))
+    })
 }
 
 /// The dimensions of a weight of a scheme.

@@ -144,6 +144,8 @@ def test_layers_and_devices():
         layer.prepare("sim:sm_1")
     with pytest.raises(ValueError, match='x is one of float32, float16, bfloat16, not "bf16"'):
         layer.prepare(x="bf16")
+    with pytest.raises(ValueError, match="does not list x in float32"):
+        layer.prepare(x="float32")
     with pytest.raises(ValueError, match='accuracy is "fast" or "exact", not "best"'):
         layer.explain(accuracy="best")
 

@@ -203,10 +203,7 @@ impl AccuracyName {
 impl ProductOptions {
     /// The accuracy, as the command line says it.
     pub(crate) fn accuracy(self) -> Option<&'static str> {
-        self.accuracy.map(|accuracy| match accuracy {
-            AccuracyName::Fast => "fast",
-            AccuracyName::Exact => "exact",
-        })
+        self.accuracy.map(|name| name.accuracy().name())
     }
 
     /// The scheme with these products.

@@ -82,9 +82,6 @@ struct Outcome {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let Device::Cuda(device) = backend::device(&arguments.backend)? else {
-        bail!("`tune` measures kernels of an NVIDIA GPU: --backend cuda")
-    };
     let known = arguments.write.as_ref().map(std::fs::read_to_string).transpose();
     let known = known.context("cannot read the table that `--write` names")?;
     let schemes: Vec<Scheme> =
@@ -96,6 +93,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             scheme.name
         );
     }
+    let Device::Cuda(device) = backend::device(&arguments.backend)? else {
+        bail!("`tune` measures kernels of an NVIDIA GPU: --backend cuda")
+    };
     let Tokens(tokens) = &arguments.m;
     let cells = schemes.len() * arguments.shapes.len() * tokens.len();
     let progress = Progress::new("measuring", cells as u64);

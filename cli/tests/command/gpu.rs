@@ -76,6 +76,22 @@ fn exact_weights_are_asked_for() {
     }
 }
 
+/// The table has one line for products of either accuracy: `tune` says so before it looks for a GPU.
+#[test]
+fn the_table_has_no_lines_of_exact_products() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, table) = (folder.path().join("own.scheme"), folder.path().join("table.txt"));
+    let text = quantloom::kernels::scheme("ct_w4a16").unwrap().to_string();
+    std::fs::write(&own, text.replace("activation:", "accuracy: exact, activation:")).unwrap();
+    std::fs::write(&table, "").unwrap();
+    let line = format!("tune --scheme {} --m 64 --write {}", own.display(), table.display());
+    let ran = run(&line);
+    let refused =
+        ran.code != Some(0) && ran.err.contains("the table has no lines of exact products");
+    assert!(refused, "{}", ran.err);
+    assert_eq!(std::fs::read_to_string(&table).unwrap(), "");
+}
+
 #[test]
 fn the_environment_overrides_free_choices() {
     let with = |value: &str, line: &str| {

@@ -70,5 +70,6 @@ fn extent(kernel: &Kernel, extent: Extent) -> String {
         Extent::Affine { constant, terms } => {
             affine(constant, terms.map(|(id, by)| (name(id), by)))
         }
+        Extent::Multiprocessors => "multiprocessors".to_owned(),
     }
 }

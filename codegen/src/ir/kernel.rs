@@ -105,6 +105,8 @@ pub enum Extent {
         /// Each parameter and its factor.
         terms: [(ParameterId, u32); 2],
     },
+    /// Multiprocessors of the device, of which a launch knows the number: blocks of a grid that persist.
+    Multiprocessors,
 }
 
 impl Extent {
@@ -113,7 +115,7 @@ impl Extent {
         Self::Affine { constant: 0, terms: [(id, by), (id, 0)] }
     }
 
-    /// Its value; `None` if a parameter is missing, the divisor is 0 or the value exceeds 32 bits.
+    /// Its value; `None` if a parameter is missing, the divisor is 0, the value exceeds 32 bits, or the device decides.
     pub fn value(self, parameters: &[u32]) -> Option<u32> {
         match self {
             Self::Constant(value) => Some(value),
@@ -128,6 +130,7 @@ impl Extent {
                     sum.checked_add(value.checked_mul(by)?)
                 })
             }
+            Self::Multiprocessors => None,
         }
     }
 }

@@ -97,6 +97,7 @@ impl fmt::Display for ExtentText<'_> {
             Extent::Affine { constant, terms } => {
                 f.write_str(&affine(constant, terms.map(|(id, by)| (name(id), by))))
             }
+            Extent::Multiprocessors => f.write_str("multiprocessors"),
         }
     }
 }

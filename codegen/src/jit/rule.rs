@@ -102,6 +102,7 @@ fn count(extent: Extent, scalars: &[Count]) -> Count {
             let sum = constant.into_iter().chain(terms).reduce(|sum, term| sum + term);
             sum.unwrap_or(Count::Fixed(0))
         }
+        Extent::Multiprocessors => Count::Multiprocessors,
     }
 }
 

@@ -385,7 +385,7 @@ pub enum ChoiceRule {
     Multicast,
     /// Blocks that have one tile after another.
     #[error(
-        "blocks of a single matrix persist, those of a cluster do not; blocks of an expert layer always do"
+        "persistent=1 is for single matrices with splits=1 and multicast=1; blocks of an expert layer persist without it"
     )]
     Persistent,
     /// A shader on a target that is no GPU.

@@ -93,7 +93,7 @@ fn write(
     let name = problem.kernel_name(&tile.label());
     let summary = format!(
         "y[m, {}] = x[m, {}] w^T; codes by {}.\n\
-         A block owns {} rows of w and {} tokens; {} warp groups multiply, one copies.",
+         A tile has {} rows of w and {} tokens; {} warp groups multiply, one copies.",
         problem.n,
         problem.k,
         problem.plan.dequant,

@@ -45,7 +45,7 @@ mod tests;
 
 use rayon::prelude::*;
 
-use crate::ir::{self, Kernel, Space, Verified};
+use crate::ir::{self, Extent, Kernel, Space, Verified};
 use count::Banks;
 use global::{GlobalMemory, OutputStore, Workspace};
 use random::Random;
@@ -68,11 +68,14 @@ pub struct SimulationOptions {
     pub truncate_fp8: bool,
     /// A warp that runs more instructions than this is in an infinite loop.
     pub limit: u64,
+    /// Blocks of a grid that persists, which has as many as the device has multiprocessors.
+    pub multiprocessors: u32,
 }
 
 impl Default for SimulationOptions {
     fn default() -> Self {
-        Self { seed: 0, truncate_fp8: false, limit: 1 << 32 }
+        // Few, so that a block of a small product has several tiles.
+        Self { seed: 0, truncate_fp8: false, limit: 1 << 32, multiprocessors: 4 }
     }
 }
 
@@ -103,7 +106,7 @@ fn run_unverified(
     arguments.check(kernel).map_err(launch)?;
     let gpu =
         kernel.target.gpu.ok_or_else(|| launch(LaunchMismatch::NotAGpu(kernel.target.name)))?;
-    let grid = grid(kernel, &arguments.parameters).map_err(launch)?;
+    let grid = grid(kernel, (&arguments.parameters, options.multiprocessors)).map_err(launch)?;
     let cluster = kernel.launch.cluster.max(1);
     if !grid[0].is_multiple_of(cluster) {
         return Err(launch(LaunchMismatch::PartialCluster { blocks: grid[0], cluster }));
@@ -158,11 +161,16 @@ fn run_unverified(
     })
 }
 
-fn grid(kernel: &Kernel, parameters: &[u32]) -> Result<[u32; 3], LaunchMismatch> {
+fn grid(
+    kernel: &Kernel,
+    (parameters, multiprocessors): (&[u32], u32),
+) -> Result<[u32; 3], LaunchMismatch> {
     let mut grid = [0; 3];
     for (size, extent) in grid.iter_mut().zip(kernel.launch.grid) {
-        let value = extent.value(parameters).ok_or(LaunchMismatch::UnknownGrid)?;
-        *size = value;
+        *size = match extent {
+            Extent::Multiprocessors => multiprocessors,
+            _ => extent.value(parameters).ok_or(LaunchMismatch::UnknownGrid)?,
+        };
     }
     let blocks: u64 = grid.iter().map(|&size| u64::from(size)).product();
     match blocks {

@@ -39,6 +39,7 @@ impl Program {
         let kernel = &self.kernel;
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
+        // No kernel of AMD's persists.
         let grid = kernel.launch.grid.map(|extent| extent.value(&arguments.parameters).unwrap());
         let mut given: Vec<u64> = grid.map(u64::from).into();
         given.push(kernel.launch.threads.into());

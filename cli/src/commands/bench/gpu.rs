@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use quantloom::dsl::Scheme;
 use quantloom::dsl::format::{FloatFormat, Number};
 use quantloom::dsl::layout::Shape;
+use quantloom::dsl::{Accuracy, Scheme};
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight, Tensors};
 use quantloom::runtime::op::ProductError;
@@ -43,6 +43,7 @@ const HEADER: [&str; 11] = [
 /// A product of one M, or why there is none.
 struct Cell {
     scheme: String,
+    accuracy: Accuracy,
     tokens: usize,
     outcome: Result<Timed, String>,
 }
@@ -78,7 +79,12 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
     let mut cells = Vec::new();
     for scheme in &schemes {
         let own = own_type(scheme);
-        let cell = |tokens, outcome| Cell { scheme: scheme.name.clone(), tokens, outcome };
+        let cell = |tokens, outcome| Cell {
+            scheme: scheme.name.clone(),
+            accuracy: scheme.accuracy,
+            tokens,
+            outcome,
+        };
         let bench = Bench::new(device, &floor, scheme, own, Shape::matrix(n, k))
             .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
         for tokens in tokens {
@@ -275,6 +281,7 @@ fn as_json((n, k): (u64, u64), device: &GpuDevice<Cuda>, cells: &[Cell]) -> serd
         Err(why) => json!({ "scheme": cell.scheme, "m": cell.tokens, "not_scheduled": why }),
         Ok(timed) => json!({
             "scheme": cell.scheme,
+            "accuracy": cell.accuracy.name(),
             "m": cell.tokens,
             "kernel": timed.kernel,
             "ms_first_use": timed.first_use,

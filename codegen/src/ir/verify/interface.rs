@@ -55,7 +55,7 @@ fn names(findings: &mut Findings<'_>) {
 
 fn extent(findings: &mut Findings<'_>, extent: Extent) {
     let used = match extent {
-        Extent::Constant(_) => Vec::new(),
+        Extent::Constant(_) | Extent::Multiprocessors => Vec::new(),
         Extent::Parameter(id) | Extent::CeilDiv(id, _) => vec![id],
         Extent::Affine { terms, .. } => terms.map(|(id, _)| id).to_vec(),
     };

@@ -9,7 +9,6 @@
 use super::WarpGroupTile;
 use super::shape::VECTOR_WORDS;
 use super::stage::groups_of_x;
-use super::tiles::BLOCKS;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
@@ -25,8 +24,8 @@ const EXCHANGE: [f64; 2] = [0.4, 0.4];
 /// Microseconds of the products of 64 rows, 128 tokens and 1024 columns of 16 bits, with a second group on
 /// the same multiprocessor; bytes take half.
 const PRODUCTS: f64 = 2.6;
-/// The tokens whose products take as long as what every product of a fragment in registers takes besides: FP8 with 128 tokens
-/// took 785 cycles where its products have 512, with 256 tokens 1290 for 1024.
+/// What a product costs besides that of its tokens, in tokens, as its operand A is in registers: FP8 with 128 tokens took 785
+/// cycles where its products have 512, with 256 tokens 1290 for 1024.
 const FRAGMENT: f64 = 64.0;
 /// Microseconds in which one group dequantises 64 rows of 1024 columns, and in which each group adds to
 /// that of the others, with scales on the weights.
@@ -46,6 +45,8 @@ const MEMORY: f64 = 3.9e6;
 /// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
 /// 256 tokens.
 const CACHE: f64 = 10.2e6;
+/// Blocks that run at once: multiprocessors of an H100 with HBM3, and of an H200.
+pub(super) const AT_ONCE: u32 = 132;
 /// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
 const LEAST_STAGES: u32 = 3;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
@@ -69,31 +70,18 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
         return fastest_of_stack(problem, tokens, stack);
     }
     let main = &MainLoop::new(problem);
-    let mut timed: Vec<([f64; 2], CandidateTile)> = candidates(problem, tokens)
-        .map(|shape| (shape.microseconds(main, tokens), shape))
+    let mut timed: Vec<([f64; 2], WarpGroupTile)> = candidates(problem, tokens)
+        .filter_map(|shape| {
+            let tile = shape.tile(problem, tokens)?;
+            Some((shape.microseconds(main, tokens, tile.persistent), tile))
+        })
         .collect();
     // Of those that memory bounds alike, the one that could be faster.
     timed.sort_by(|([one, own], _), ([other, of_other], _)| {
         one.total_cmp(other).then(own.total_cmp(of_other))
     });
-    let tiles: Vec<WarpGroupTile> = timed
-        .into_iter()
-        .filter_map(|(_, shape)| {
-            let CandidateTile { tokens: own, groups, row_tiles, splits, exact } = shape;
-            let deepest = |persistent| {
-                let place = (exact, (splits, persistent));
-                WarpGroupTile::deepest(problem, own, (groups, row_tiles), place)
-            };
-            let persistent = || deepest(true).filter(|tile| tile.stages >= LEAST_STAGES);
-            let persists = shape.persists(problem, tokens);
-            let tile = persists.then(persistent).flatten().or_else(|| deepest(false))?;
-            // A launch that starts early takes multiprocessors from blocks that wait for a wave.
-            let one_wave = shape.blocks(problem, tokens) <= BLOCKS.into();
-            Some(WarpGroupTile { programmatic: tile.programmatic && one_wave, ..tile })
-        })
-        .collect();
-    let deep = tiles.iter().find(|tile| tile.stages >= LEAST_STAGES);
-    deep.or(tiles.first()).copied()
+    let deep = timed.iter().find(|(_, tile)| tile.stages >= LEAST_STAGES);
+    deep.or(timed.first()).map(|(_, tile)| *tile)
 }
 
 /// The fastest tile with as many tokens as a token block has slots, if each expert has one token block. A block has
@@ -117,7 +105,7 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
         let shape = CandidateTile { tokens: slots, groups, row_tiles, splits: 1, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
-        let turns = tiles.div_ceil(BLOCKS.into()) as f64;
+        let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
         let time = turns * (shape.of_block(main) - START);
         Some((tile.stages < LEAST_STAGES, time, tile))
     });
@@ -165,30 +153,40 @@ impl CandidateTile {
         self.groups * self.row_tiles * ROWS
     }
 
-    /// Blocks of a launch.
-    fn blocks(&self, problem: &Problem, tokens: u32) -> u64 {
+    /// The tile, with blocks that persist if there are more tiles than run at once and a ring deep enough.
+    fn tile(&self, problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
+        let several = self.tiles(problem, tokens) > AT_ONCE.into();
+        let deepest = |persistent| {
+            let place = (self.exact, (self.splits, persistent));
+            WarpGroupTile::deepest(problem, self.tokens, (self.groups, self.row_tiles), place)
+        };
+        let persistent = || deepest(true).filter(|tile| tile.stages >= LEAST_STAGES);
+        let persists = self.splits == 1 && several;
+        let tile = persists.then(persistent).flatten().or_else(|| deepest(false))?;
+        // A launch that starts early takes multiprocessors from blocks that wait for a wave; blocks that persist are not
+        // faster with one.
+        Some(WarpGroupTile { programmatic: tile.programmatic && !several, ..tile })
+    }
+
+    /// Tiles of the product: blocks of a launch that do not persist.
+    fn tiles(&self, problem: &Problem, tokens: u32) -> u64 {
         let rows = problem.grid_rows().div_ceil(self.rows());
         u64::from(rows) * u64::from(tokens.div_ceil(self.tokens)) * u64::from(self.splits)
     }
 
-    /// Whether blocks have several tiles: more than run at once, each with all of K.
-    fn persists(&self, problem: &Problem, tokens: u32) -> bool {
-        self.splits == 1 && self.blocks(problem, tokens) > BLOCKS.into()
-    }
-
-    /// Microseconds of a product, and those of its blocks with memory that bounds none.
-    fn microseconds(&self, main: &MainLoop<'_>, tokens: u32) -> [f64; 2] {
+    /// Microseconds of a product whose blocks persist or not, and those of its blocks with memory that bounds none.
+    fn microseconds(&self, main: &MainLoop<'_>, tokens: u32, persistent: bool) -> [f64; 2] {
         let problem = main.problem;
-        let blocks = self.blocks(problem, tokens);
-        let waves = blocks.div_ceil(BLOCKS.into()) as f64;
+        let tiles = self.tiles(problem, tokens);
+        let waves = tiles.div_ceil(AT_ONCE.into()) as f64;
         let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
         let block = self.of_block(main);
         let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
         let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
         let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
-        let cache = blocks as f64 * line * columns * 1024.0 / CACHE;
-        let starts = match self.persists(problem, tokens) {
+        let cache = tiles as f64 * line * columns * 1024.0 / CACHE;
+        let starts = match persistent {
             true => START + (waves - 1.0) * TURN,
             false => waves * START,
         };
@@ -204,7 +202,7 @@ impl CandidateTile {
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
         let exact = self.exact && problem.scales_segments();
         let tokens = f64::from(self.tokens);
-        // Where it decides about tokens alone, not about the place of scales too.
+        // Only where scales cannot multiply weights, so that it does not shift the choice between the two.
         let wide = match !problem.may_scale_weights() && self.tokens > 128 {
             true => (tokens + FRAGMENT) / (128.0 + FRAGMENT),
             false => tokens / 128.0,

@@ -2,7 +2,6 @@
 
 use super::consumer::Batches;
 use super::stage::{kinds, ring_bytes};
-use super::tiles::BLOCKS;
 use super::{exchange, model, pairs, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
@@ -60,9 +59,9 @@ pub(super) const VECTOR_WORDS: u32 = 4;
 const SWIZZLED_LINES: u32 = 8;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 10;
-/// Registers of a consumer's thread besides sums and fragments, from the assembler's reports; of a single matrix whose codes
-/// of 4 bits are multiplied as e4m3.
+/// Registers of a consumer's thread besides sums and fragments, from the assembler's reports.
 const OTHER_REGISTERS: u32 = 64;
+/// The same of a single matrix whose codes of 4 bits are multiplied as e4m3.
 const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
@@ -103,8 +102,8 @@ impl Schedule for WarpGroupTile {
         let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
         let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
-        let all =
-            all.filter(|tile| !tile.persistent || tile.blocks(problem, tokens) > BLOCKS.into());
+        let all = all
+            .filter(|tile| !tile.persistent || tile.tiles(problem, tokens) > model::AT_ONCE.into());
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
             .filter(|tile| tile.fits(problem))
             .collect()
@@ -477,8 +476,8 @@ impl WarpGroupTile {
         self.persistent || problem.stack.is_some()
     }
 
-    /// Tokens whose lines of y are in shared memory at once, of those that a block stores: half of many where copies of the
-    /// next tile have the rest of that memory.
+    /// Tokens whose lines of y are in shared memory at once: all that a block stores, or half of 128 or more if blocks of a single
+    /// matrix persist, whose y has memory of its own beside the ring. A half is whole stores of 16 tokens, or there are none.
     pub(super) fn tokens_of_lines(&self, problem: &Problem) -> u32 {
         let all = self.tokens / self.splits;
         let halves = problem.stack.is_none() && self.persistent && all >= 128;
@@ -496,7 +495,7 @@ impl WarpGroupTile {
     }
 
     /// Tiles of a single matrix for M tokens: blocks of a launch that do not persist.
-    pub(super) fn blocks(&self, problem: &Problem, tokens: u32) -> u64 {
+    pub(super) fn tiles(&self, problem: &Problem, tokens: u32) -> u64 {
         let rows = self.row_blocks(problem) * self.splits;
         u64::from(rows) * u64::from(tokens.div_ceil(self.tokens))
     }

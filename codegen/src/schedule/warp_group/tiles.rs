@@ -12,9 +12,6 @@ use crate::schedule::order::{OrderArray, OrderWords};
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::stack::Stack;
 
-/// Blocks of a launch: multiprocessors of an H100 with HBM3, and of an H200.
-pub(super) const BLOCKS: u32 = 132;
-
 /// Blocks of rows of a band, at most: so few that those of several token blocks are multiplied at once.
 const BAND: u32 = 16;
 
@@ -115,9 +112,9 @@ impl Tiles {
     }
 }
 
-/// Sets the grid. With programmatic launch the kernel waits here for those before it.
+/// Sets the grid, of a block for each multiprocessor. With programmatic launch the kernel waits here for those before it.
 fn begin(b: &mut Builder, programmatic: bool) {
-    b.grid([BLOCKS, 1, 1].map(Extent::Constant));
+    b.grid([Extent::Multiprocessors, Extent::Constant(1), Extent::Constant(1)]);
     if programmatic {
         b.push(Op::GridWait);
         b.push(Op::GridLaunch);
