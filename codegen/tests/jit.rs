@@ -138,6 +138,23 @@ fn few_tokens_and_many_have_schedules_of_their_own() {
     }
 }
 
+/// More tiles than multiprocessors: blocks persist, one for each multiprocessor of the device that launches; fewer: a block a tile.
+#[test]
+fn blocks_that_persist_are_as_many_as_multiprocessors() {
+    let scheme = asymmetric();
+    let request = request(&scheme, 0, (8192, 1024));
+    for multiprocessors in [78, 114, 132] {
+        let grid = |m: u64| {
+            let choice = Jit.choose(&request, m).unwrap();
+            let problem = ProblemSize::new(m, 8192, 1024, multiprocessors);
+            let rule = Jit.text(&choice.key).unwrap().rule;
+            rule.grid.clone().map(|count| count.of(&problem).unwrap())
+        };
+        assert_eq!(grid(4096), [multiprocessors, 1, 1]);
+        assert_eq!(grid(256).into_iter().product::<u64>(), 128);
+    }
+}
+
 #[test]
 fn what_has_no_kernel_says_why() {
     let scheme = asymmetric();
