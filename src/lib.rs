@@ -88,7 +88,7 @@ pub mod prelude {
     pub use crate::Device;
 }
 
-/// The README's examples, compiled.
-#[cfg(doctest)]
+/// The README's examples, compiled. One is for NVIDIA GPUs.
+#[cfg(all(doctest, feature = "cuda", feature = "macros"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
