@@ -262,7 +262,7 @@ fn texts(
         Err(_) => return Vec::new(),
     };
     let products = tokens.iter().map(|tokens| Jit.choose(&request, *tokens).unwrap().key);
-    let moves = parts.iter().filter_map(|part| Jit.moves(&request, part).ok());
+    let moves = parts.iter().filter_map(|part| Jit.repack_kernels(&request, part).ok());
     let keys = products.into_iter().chain(Jit.operand(&request, None).unwrap());
     let mut texts = Vec::new();
     for key in keys {

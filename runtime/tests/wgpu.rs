@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quantloom_dsl::parse;
 use quantloom_runtime::gpu::{
-    Arrangement, Choice, Executor as _, Launch, NativeBuffer, Products, Request, Slot,
+    Arrangement, ChosenKernel, Executor as _, Launch, LaunchBuffer, NativeBuffer, Products, Request,
 };
 use quantloom_runtime::source::{
     Access, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, ProblemSize,
@@ -62,7 +62,7 @@ impl Products for ByHand {
         Ok(Vec::new())
     }
 
-    fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, _: u64) -> Result<ChosenKernel, Refusal> {
         Err(Refusal::Target { target: request.target.to_owned(), known: Vec::new() })
     }
 
@@ -110,7 +110,7 @@ fn launch(
     device: &Wgpu,
     kernel: &Arc<Pipeline>,
     problem: &ProblemSize,
-    slots: &mut [Slot<'_, Memory>],
+    slots: &mut [LaunchBuffer<'_, Memory>],
 ) -> Result<(), WgpuError> {
     let kernel = device.ready(kernel, problem)?;
     // SAFETY: this API checks what a text touches.
@@ -125,8 +125,10 @@ fn launches_run_in_order() {
     let a = device.upload(&words).unwrap();
     let (mut b, mut c) = (device.output(1200).unwrap(), device.output(1200).unwrap());
     let problem = problem(3, 100);
-    launch(&device, &kernel, &problem, &mut [Slot::Read(&a), Slot::Write(&mut b)]).unwrap();
-    launch(&device, &kernel, &problem, &mut [Slot::Read(&b), Slot::Write(&mut c)]).unwrap();
+    launch(&device, &kernel, &problem, &mut [LaunchBuffer::Read(&a), LaunchBuffer::Write(&mut b)])
+        .unwrap();
+    launch(&device, &kernel, &problem, &mut [LaunchBuffer::Read(&b), LaunchBuffer::Write(&mut c)])
+        .unwrap();
     let expected: Vec<u8> = (200..500u32).flat_map(u32::to_le_bytes).collect();
     assert_eq!(device.download(&c).unwrap(), expected);
 }
@@ -137,14 +139,16 @@ fn what_does_not_fit_is_an_error_with_names() {
     let kernel = device.kernel(&key("add")).unwrap();
     let short = device.zeroed(16).unwrap();
     let mut b = device.zeroed(1200).unwrap();
-    let launch = |problem: ProblemSize, slots: &mut [Slot<'_, _>]| {
+    let launch = |problem: ProblemSize, slots: &mut [LaunchBuffer<'_, _>]| {
         launch(&device, &kernel, &problem, slots).unwrap_err().to_string()
     };
-    let error = launch(problem(3, 100), &mut [Slot::Read(&short), Slot::Write(&mut b)]);
+    let error =
+        launch(problem(3, 100), &mut [LaunchBuffer::Read(&short), LaunchBuffer::Write(&mut b)]);
     assert_eq!(error, "launching add: buffer `a` has 16 bytes, the kernel touches 1200");
-    let error = launch(problem(1, 1), &mut [Slot::Read(&short)]);
+    let error = launch(problem(1, 1), &mut [LaunchBuffer::Read(&short)]);
     assert_eq!(error, "launching add: no buffer `b`");
-    let error = launch(problem(0, 1 << 40), &mut [Slot::Read(&short), Slot::Write(&mut b)]);
+    let error =
+        launch(problem(0, 1 << 40), &mut [LaunchBuffer::Read(&short), LaunchBuffer::Write(&mut b)]);
     assert_eq!(error, "launching add: the parameter `n` has no 32-bit value");
     let error = device.kernel(&key("wrong")).unwrap_err();
     let WgpuError::Text { entry, why } = error else { panic!("{error}") };

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use quantloom::codegen::jit::{Jit, JitWithOverrides, KEPT_REPORTS, Overrides, Simulator};
 use quantloom::codegen::sim::Report;
-use quantloom::runtime::gpu::{Arrangement, Choice, GpuDevice, NativeBuffer, Products, Request};
+use quantloom::runtime::gpu::{
+    Arrangement, ChosenKernel, GpuDevice, NativeBuffer, Products, Request,
+};
 use quantloom::runtime::op::{Op as _, Values, bf16};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{KernelKey, KernelSource, KernelText, Refusal};
@@ -79,7 +81,7 @@ fn products_of_any_number_of_rows_are_right() {
 }
 
 /// The compiler's kernels, with other choices.
-struct Chosen(fn(&Request<'_>, u64) -> Result<Choice, Refusal>);
+struct Chosen(fn(&Request<'_>, u64) -> Result<ChosenKernel, Refusal>);
 
 impl KernelSource for Chosen {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
@@ -96,7 +98,7 @@ impl Products for Chosen {
         Jit.native(request)
     }
 
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         self.0(request, tokens)
     }
 

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::accumulation::{Decoded, Sums};
-use quantloom_runtime::gpu::{Basis, Choice, Request, Stacked, StackedChoice};
+use quantloom_runtime::gpu::{ChoiceSource, ChosenKernel, Request, Stacked, StackedChoice};
 use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Schedule, Work};
 
 use super::{JitError, Overrides, TRANSFORM, experts, launch_rule, operand};
@@ -32,12 +32,12 @@ pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 ///
 /// # Errors
 /// Why there is none.
-pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
     let problem = problem(request)?;
     let most = u32::try_from(tokens).unwrap_or(u32::MAX);
     let (chosen, by) = match measured(&problem, most) {
-        Some(chosen) => (chosen, Basis::Measured),
-        None => (choose_by_model(&problem, most).map_err(JitError::from)?, Basis::Model),
+        Some(chosen) => (chosen, ChoiceSource::Measured),
+        None => (choose_by_model(&problem, most).map_err(JitError::from)?, ChoiceSource::Model),
     };
     Ok(choice(request, &problem, chosen, by)?)
 }
@@ -71,9 +71,9 @@ pub(super) fn choose_experts(
     let (chosen, by) = match replaced {
         true => {
             let read = Chosen::read(&schedule.name, &schedule.parameters);
-            (read.map_err(JitError::from)?, Basis::Asked)
+            (read.map_err(JitError::from)?, ChoiceSource::Override)
         }
-        false => (chosen, Basis::Model),
+        false => (chosen, ChoiceSource::Model),
     };
     chosen.schedule().checked(&problem).map_err(JitError::from)?;
     let mut choice = choice(request, &problem, chosen, by)?;
@@ -239,8 +239,8 @@ pub(super) fn choice(
     request: &Request<'_>,
     problem: &Problem,
     chosen: Chosen,
-    by: Basis,
-) -> Result<Choice, JitError> {
+    by: ChoiceSource,
+) -> Result<ChosenKernel, JitError> {
     let sizes = [("n", request.n), ("k", request.k)];
     let rounds = chosen.schedule().rounds_scaled_weights(problem);
     let in_range = (rounds && problem.scales_in_range()).then_some((SCALES_IN_RANGE, 1));
@@ -270,7 +270,7 @@ pub(super) fn choice(
         _ => None,
     };
     let decoded = Decoded { scaled, ..decoded(&plan.dequant) };
-    Ok(Choice { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
+    Ok(ChosenKernel { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }
 
 /// The values of a plan's operands.

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativeBuffer, Products,
-    Request, ScaleRange, Stacked, StackedChoice,
+    Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer, Products,
+    RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -176,7 +176,7 @@ impl Products for Jit {
         }))
     }
 
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         let choice = compile::choose(request, tokens)?;
         let overrides = of_environment()?;
         let target = compile::gpu(request.target)?;
@@ -230,7 +230,11 @@ impl Products for Jit {
         })
     }
 
-    fn moves(&self, request: &Request<'_>, part: &NativeBuffer) -> Result<Moves, Refusal> {
+    fn repack_kernels(
+        &self,
+        request: &Request<'_>,
+        part: &NativeBuffer,
+    ) -> Result<RepackKernels, Refusal> {
         let number = NativeBufferKind::ALL.iter().position(|known| known.role() == part.role);
         let none = || JitError::Transform(part.role);
         let number = number.ok_or_else(none)?;
@@ -254,7 +258,12 @@ impl Products for Jit {
             KernelKey { work, schedule, target: request.target.to_owned() }
         };
         let (to_native, from_native) = (Work::to_native(&scheme), Work::from_native(&scheme));
-        Ok(Moves { stores, order, to_native: key(to_native), from_native: key(from_native) })
+        Ok(RepackKernels {
+            stores,
+            order,
+            to_native: key(to_native),
+            from_native: key(from_native),
+        })
     }
 }
 
@@ -266,11 +275,11 @@ impl Products for Jit {
 pub fn alternatives(
     request: &Request<'_>,
     tokens: u32,
-) -> Result<(Case, Vec<(Chosen, Choice)>), Refusal> {
+) -> Result<(Case, Vec<(Chosen, ChosenKernel)>), Refusal> {
     let problem = problem(request)?;
-    let choices = candidates(&problem, tokens)
-        .into_iter()
-        .map(|chosen| Ok::<_, Refusal>((chosen, choice(request, &problem, chosen, Basis::Asked)?)));
+    let choices = candidates(&problem, tokens).into_iter().map(|chosen| {
+        Ok::<_, Refusal>((chosen, choice(request, &problem, chosen, ChoiceSource::Override)?))
+    });
     Ok((Case::new(&problem, tokens), choices.collect::<Result<_, Refusal>>()?))
 }
 

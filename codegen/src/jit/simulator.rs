@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
+use quantloom_runtime::gpu::{Executor, Launch, LaunchBuffer, Products};
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize, Refusal};
 
@@ -248,14 +248,14 @@ impl Executor for Simulator {
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), SimError> {
         let (kernel, parameters) = launch.kernel();
         let (slots, parameters) = (launch.slots(), parameters.clone());
-        let held = |slot: &mut Slot<'_, Contents>| match slot {
-            Slot::Read(memory) => (*memory).clone(),
-            Slot::Write(memory) => std::mem::take(*memory),
+        let held = |slot: &mut LaunchBuffer<'_, Contents>| match slot {
+            LaunchBuffer::Read(memory) => (*memory).clone(),
+            LaunchBuffer::Write(memory) => std::mem::take(*memory),
         };
         let mut given = Arguments { parameters, buffers: slots.iter_mut().map(held).collect() };
         let report = sim::run(&kernel.kernel, &mut given, &self.options);
         for (slot, left) in slots.iter_mut().zip(given.buffers) {
-            if let Slot::Write(memory) = slot {
+            if let LaunchBuffer::Write(memory) = slot {
                 **memory = left;
             }
         }

@@ -2,8 +2,8 @@
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
-    Arrangement, Basis, Choice, ExpertKernels, ExpertRequest, Moves, NativeBuffer, Products,
-    Request, ScaleRange, Stacked, StackedChoice,
+    Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer, Products,
+    RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
@@ -31,7 +31,7 @@ impl Products for JitWithOverrides {
         Jit.native(request)
     }
 
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         let target = gpu(request.target)?;
         Ok(overridden(request, (target, tokens), Jit.choose(request, tokens)?, &self.0)?)
     }
@@ -80,8 +80,12 @@ impl Products for JitWithOverrides {
         Jit.rounds_x(request)
     }
 
-    fn moves(&self, request: &Request<'_>, part: &NativeBuffer) -> Result<Moves, Refusal> {
-        Jit.moves(request, part)
+    fn repack_kernels(
+        &self,
+        request: &Request<'_>,
+        part: &NativeBuffer,
+    ) -> Result<RepackKernels, Refusal> {
+        Jit.repack_kernels(request, part)
     }
 }
 
@@ -92,9 +96,9 @@ impl Products for JitWithOverrides {
 pub(super) fn overridden(
     request: &Request<'_>,
     (target, tokens): (&'static Target, u64),
-    made: Choice,
+    made: ChosenKernel,
     overrides: &Overrides,
-) -> Result<Choice, JitError> {
+) -> Result<ChosenKernel, JitError> {
     let mut schedule = made.key.schedule.clone();
     let problem = || problem_on(target, request);
     let replaced = match overrides.instead() {
@@ -112,5 +116,5 @@ pub(super) fn overridden(
     let problem = problem()?;
     let chosen = Chosen::read(&schedule.name, &schedule.parameters)?;
     chosen.schedule().checked(&problem)?;
-    choice(request, &problem, chosen, Basis::Asked)
+    choice(request, &problem, chosen, ChoiceSource::Override)
 }

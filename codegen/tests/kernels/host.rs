@@ -9,7 +9,7 @@ use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::{Kernel, Verified};
 use quantloom_codegen::jit::{Jit, launch_rule};
 use quantloom_codegen::sim::{Arguments, Contents};
-use quantloom_runtime::gpu::{Executor, Launch, Products, Slot};
+use quantloom_runtime::gpu::{Executor, Launch, LaunchBuffer, Products};
 use quantloom_runtime::op::ProductError;
 use quantloom_runtime::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize, Refusal};
 use quantloom_tests::tools::clang::Clang;
@@ -171,12 +171,12 @@ impl Executor for Host {
         let (kernel, parameters) = launch.kernel();
         let slots = launch.slots();
         let buffers = slots.iter().map(|slot| match slot {
-            Slot::Read(memory) => (*memory).clone(),
-            Slot::Write(memory) => (**memory).clone(),
+            LaunchBuffer::Read(memory) => (*memory).clone(),
+            LaunchBuffer::Write(memory) => (**memory).clone(),
         });
         let arguments = Arguments { parameters: parameters.clone(), buffers: buffers.collect() };
         for (slot, left) in slots.iter_mut().zip(kernel.0.run(&arguments)) {
-            if let Slot::Write(memory) = slot {
+            if let LaunchBuffer::Write(memory) = slot {
                 **memory = left;
             }
         }

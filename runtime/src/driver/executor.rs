@@ -12,7 +12,7 @@ use super::loader::Loader;
 use super::module::Kernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
-use crate::gpu::{Executor, Launch, Products, Slot, Trusted};
+use crate::gpu::{Executor, Launch, LaunchBuffer, Products, Trusted};
 use crate::image_cache::ImageCache;
 use crate::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize};
 
@@ -71,10 +71,10 @@ fn length(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn argument<'a, D: DriverApi>(slot: &'a mut Slot<'_, Buffer<D, u8>>) -> Argument<'a> {
+fn argument<'a, D: DriverApi>(slot: &'a mut LaunchBuffer<'_, Buffer<D, u8>>) -> Argument<'a> {
     match slot {
-        Slot::Read(memory) => Argument::Read(memory.read()),
-        Slot::Write(memory) => Argument::Write(memory.write_to()),
+        LaunchBuffer::Read(memory) => Argument::Read(memory.read()),
+        LaunchBuffer::Write(memory) => Argument::Write(memory.write_to()),
     }
 }
 
@@ -152,8 +152,12 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
         let mut encoded = Vec::new();
         for (buffer, _, shape) in maps {
             let place = match slots.get(*buffer) {
-                Some(Slot::Read(memory)) => (memory.read().address(), memory.read().bytes()),
-                Some(Slot::Write(memory)) => (memory.read().address(), memory.read().bytes()),
+                Some(LaunchBuffer::Read(memory)) => {
+                    (memory.read().address(), memory.read().bytes())
+                }
+                Some(LaunchBuffer::Write(memory)) => {
+                    (memory.read().address(), memory.read().bytes())
+                }
                 None => continue,
             };
             encoded.push(TensorMap::of_argument(self.context(), place, shape)?);

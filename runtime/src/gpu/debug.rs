@@ -5,7 +5,7 @@ use std::fmt;
 use super::device::GpuDevice;
 use super::executor::Executor;
 use super::experts::GpuExperts;
-use super::launch::Tensors;
+use super::launch::ProductTensors;
 use super::weight::GpuWeight;
 
 impl<E: Executor> fmt::Debug for GpuDevice<E> {
@@ -29,8 +29,10 @@ impl<E: Executor> fmt::Debug for GpuExperts<E> {
     }
 }
 
-impl<E: Executor> fmt::Debug for Tensors<E> {
+impl<E: Executor> fmt::Debug for ProductTensors<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tensors").field("has_operand", &self.has_operand()).finish_non_exhaustive()
+        f.debug_struct("ProductTensors")
+            .field("has_operand", &self.has_operand())
+            .finish_non_exhaustive()
     }
 }

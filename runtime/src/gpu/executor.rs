@@ -7,7 +7,7 @@ use super::products::Products;
 
 /// A buffer of a launch.
 #[derive(Debug)]
-pub enum Slot<'a, M> {
+pub enum LaunchBuffer<'a, M> {
     /// The kernel reads it.
     Read(&'a M),
     /// The kernel writes it, or reads and writes it.
@@ -18,12 +18,12 @@ pub enum Slot<'a, M> {
 /// not every device checks it.
 ///
 /// ```compile_fail,E0133
-/// use quantloom_runtime::gpu::{Executor, Launch, Slot};
+/// use quantloom_runtime::gpu::{Executor, Launch, LaunchBuffer};
 ///
 /// fn launch<E: Executor>(
 ///     executor: &E,
 ///     kernel: &E::Ready,
-///     slots: &mut [Slot<'_, E::Memory>],
+///     slots: &mut [LaunchBuffer<'_, E::Memory>],
 /// ) -> Result<(), E::Error> {
 ///     executor.launch(Launch::new(kernel, false, slots))
 /// }
@@ -31,7 +31,7 @@ pub enum Slot<'a, M> {
 pub struct Launch<'l, 'm, E: Executor + ?Sized> {
     kernel: &'l E::Ready,
     overlap: bool,
-    slots: &'l mut [Slot<'m, E::Memory>],
+    slots: &'l mut [LaunchBuffer<'m, E::Memory>],
 }
 
 impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
@@ -48,7 +48,7 @@ impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
     pub unsafe fn new(
         kernel: &'l E::Ready,
         overlap: bool,
-        slots: &'l mut [Slot<'m, E::Memory>],
+        slots: &'l mut [LaunchBuffer<'m, E::Memory>],
     ) -> Self {
         Self { kernel, overlap, slots }
     }
@@ -64,7 +64,7 @@ impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
     }
 
     /// The buffers.
-    pub fn slots(&mut self) -> &mut [Slot<'m, E::Memory>] {
+    pub fn slots(&mut self) -> &mut [LaunchBuffer<'m, E::Memory>] {
         self.slots
     }
 }

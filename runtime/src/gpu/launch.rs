@@ -9,16 +9,16 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
-use super::executor::{Executor, Launch, Slot};
+use super::executor::{Executor, Launch, LaunchBuffer};
 use super::plan::{BufferLocation, Chunk, Constant};
-use super::products::Choice;
+use super::products::ChosenKernel;
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::Values;
 use crate::op::{self, NotScheduled, ProductError};
 use crate::source::{Access, BufferRole, Refusal, Storage};
 
-/// x, y and what lies between them on the device.
-pub struct Tensors<E: Executor> {
+/// x, y and what is computed between them, on the device.
+pub struct ProductTensors<E: Executor> {
     /// What they were made for.
     scheme: Arc<Scheme>,
     shape: Shape,
@@ -36,7 +36,7 @@ pub struct Tensors<E: Executor> {
 #[error("the tensors were made for a weight of another scheme, shape or number of columns")]
 struct OtherWeight;
 
-impl<E: Executor> Tensors<E> {
+impl<E: Executor> ProductTensors<E> {
     /// Whether a kernel of its own makes the product's operand of x: quantised, gathered or padded.
     pub fn has_operand(&self) -> bool {
         self.chunk.launches.len() > 1
@@ -44,11 +44,11 @@ impl<E: Executor> Tensors<E> {
 }
 
 impl<E: Executor> GpuWeight<E> {
-    /// Uploads x, at most [`Choice::tokens`] rows of it, and makes room for y and the workspace.
+    /// Uploads x, at most [`ChosenKernel::tokens`] rows of it, and makes room for y and the workspace.
     ///
     /// # Errors
     /// See [`GpuWeight::choice`]; whatever the device says.
-    pub fn tensors(&self, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
+    pub fn tensors(&self, x: Values<'_>) -> Result<ProductTensors<E>, ProductError> {
         let tokens = op::tokens(self.shape, x.len())? as u64;
         let choice = self.choice(x.format(), tokens)?;
         self.tensors_for(&choice, x)
@@ -58,7 +58,11 @@ impl<E: Executor> GpuWeight<E> {
     ///
     /// # Errors
     /// As there; a kernel of another product.
-    pub fn tensors_for(&self, choice: &Choice, x: Values<'_>) -> Result<Tensors<E>, ProductError> {
+    pub fn tensors_for(
+        &self,
+        choice: &ChosenKernel,
+        x: Values<'_>,
+    ) -> Result<ProductTensors<E>, ProductError> {
         let tokens = op::tokens(self.shape, x.len())? as u64;
         let product = self.product(x.format())?;
         let own = self.choice(x.format(), tokens)?.key.work;
@@ -75,7 +79,7 @@ impl<E: Executor> GpuWeight<E> {
         product: &PreparedProduct<E>,
         chunk: Arc<Chunk<E>>,
         x: Values<'_>,
-    ) -> Result<Tensors<E>, ProductError> {
+    ) -> Result<ProductTensors<E>, ProductError> {
         let executor = &*self.executor;
         let workspace = chunk.workspace_buffers.iter().map(|buffer| match buffer.storage {
             Storage::Counters => executor.zeroed(buffer.bytes),
@@ -86,7 +90,7 @@ impl<E: Executor> GpuWeight<E> {
         let y = executor.output(chunk.y_bytes).map_err(Into::into)?;
         let columns = product.order.as_ref().map(|order| order.columns);
         let (scheme, shape, element) = (self.scheme.clone(), self.shape, product.element);
-        Ok(Tensors { scheme, shape, columns, element, chunk, x, y, workspace })
+        Ok(ProductTensors { scheme, shape, columns, element, chunk, x, y, workspace })
     }
 
     /// Queues `y = x w^T` on the tensors of this weight, or of another one of the same scheme and
@@ -94,7 +98,7 @@ impl<E: Executor> GpuWeight<E> {
     ///
     /// # Errors
     /// Tensors of another scheme or shape, or what the device says.
-    pub fn queue(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
+    pub fn queue(&self, tensors: &mut ProductTensors<E>, overlap: bool) -> Result<(), E::Error> {
         self.queue_from(0, tensors, overlap)
     }
 
@@ -103,7 +107,11 @@ impl<E: Executor> GpuWeight<E> {
     ///
     /// # Errors
     /// As there.
-    pub fn queue_product(&self, tensors: &mut Tensors<E>, overlap: bool) -> Result<(), E::Error> {
+    pub fn queue_product(
+        &self,
+        tensors: &mut ProductTensors<E>,
+        overlap: bool,
+    ) -> Result<(), E::Error> {
         self.queue_from(tensors.chunk.launches.len().saturating_sub(1), tensors, overlap)
     }
 
@@ -111,7 +119,7 @@ impl<E: Executor> GpuWeight<E> {
     fn queue_from(
         &self,
         first: usize,
-        tensors: &mut Tensors<E>,
+        tensors: &mut ProductTensors<E>,
         overlap: bool,
     ) -> Result<(), E::Error> {
         let other = || Refusal::Reason(Arc::new(OtherWeight));
@@ -122,7 +130,7 @@ impl<E: Executor> GpuWeight<E> {
         if !scheme || (self.shape, columns) != (tensors.shape, tensors.columns) {
             return Err(other().into());
         }
-        let Tensors { chunk, x, y, workspace, .. } = tensors;
+        let ProductTensors { chunk, x, y, workspace, .. } = tensors;
         let bound = Bound {
             constant: &|constant| self.constant(product, constant.role).map(|memory| &**memory),
             input: &|_| Some(&*x),
@@ -139,7 +147,7 @@ impl<E: Executor> GpuWeight<E> {
     ///
     /// # Errors
     /// What the device says.
-    pub fn result(&self, tensors: &Tensors<E>) -> Result<Vec<u8>, E::Error> {
+    pub fn result(&self, tensors: &ProductTensors<E>) -> Result<Vec<u8>, E::Error> {
         self.executor.download(&tensors.y)
     }
 }
@@ -179,12 +187,14 @@ pub(super) unsafe fn queued<'c, E: Executor>(
         let mut slots = Vec::new();
         for (location, access) in &launch.slots {
             let slot = match *location {
-                BufferLocation::Constant(at) => constant(&chunk.constants[at]).map(Slot::Read),
-                BufferLocation::Input(role) => input(role).map(Slot::Read),
-                BufferLocation::Y => y.take().map(Slot::Write),
+                BufferLocation::Constant(at) => {
+                    constant(&chunk.constants[at]).map(LaunchBuffer::Read)
+                }
+                BufferLocation::Input(role) => input(role).map(LaunchBuffer::Read),
+                BufferLocation::Y => y.take().map(LaunchBuffer::Write),
                 BufferLocation::Workspace(at) => workspace[at].take().map(|memory| match access {
-                    Access::Read => Slot::Read(&*memory),
-                    Access::Write | Access::ReadWrite => Slot::Write(memory),
+                    Access::Read => LaunchBuffer::Read(&*memory),
+                    Access::Write | Access::ReadWrite => LaunchBuffer::Write(memory),
                 }),
             };
             slots.push(slot.ok_or_else(other)?);

@@ -8,7 +8,7 @@ use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
 
 use super::executor::Executor;
-use super::products::Choice;
+use super::products::ChosenKernel;
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::accumulation::Accumulation;
 use crate::buffer::Workspace;
@@ -40,7 +40,7 @@ impl<E: Executor + 'static> Op for GpuWeight<E> {
             let own = product.element;
             let taken = self.taken(product);
             match self.choice(own, tokens as u64) {
-                Ok(Choice { key, by, compute_dtype, .. }) => {
+                Ok(ChosenKernel { key, by, compute_dtype, .. }) => {
                     format!("{taken}: {key} is chosen, {by}; multiplied {compute_dtype}")
                 }
                 Err(why) => format!("x in {own}: {why}"),

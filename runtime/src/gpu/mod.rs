@@ -42,16 +42,16 @@ mod weight;
 pub use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use crate::weight_data::Stored;
 pub use device::GpuDevice;
-pub use executor::{Executor, Launch, Slot};
+pub use executor::{Executor, Launch, LaunchBuffer};
 pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
-pub use launch::Tensors;
+pub use launch::ProductTensors;
 pub use native::{Computed, Form, NativeBuffer};
 pub use plan::{
     LaunchPlan, LaunchStep, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, WorkspaceBytes,
 };
 pub use products::{
-    Basis, Choice, ExpertKernels, ExpertRequest, Moves, Products, Request, ScaleRange, Stacked,
-    StackedChoice, Trusted,
+    ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, Products, RepackKernels, Request,
+    ScaleRange, Stacked, StackedChoice, Trusted,
 };
 pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;

@@ -14,7 +14,7 @@ use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{ActivationChoice, Quantiser};
 
 use super::executor::Executor;
-use super::products::Choice;
+use super::products::ChosenKernel;
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::float_mode::standard;
 use crate::op::{NotScheduled, ProductError};
@@ -532,7 +532,7 @@ impl<E: Executor> GpuWeight<E> {
     pub(super) fn chunk(
         &self,
         product: &PreparedProduct<E>,
-        choice: &Choice,
+        choice: &ChosenKernel,
         rows: u64,
     ) -> Result<Chunk<E>, ProductError> {
         if rows > choice.tokens {

@@ -108,7 +108,7 @@ pub struct ExpertKernels {
 
 /// A kernel for a number of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ChosenKernel {
     /// The kernel.
     pub key: KernelKey,
     /// The most rows of x that a launch of it takes, [`u64::MAX`] if any number; a larger product is
@@ -121,7 +121,7 @@ pub struct Choice {
     /// What it decodes codes to.
     pub decoded: Decoded,
     /// Why this one.
-    pub by: Basis,
+    pub by: ChoiceSource,
 }
 
 /// The experts of a product whose M is not known yet: see [`Products::choose_stacked`].
@@ -155,35 +155,35 @@ pub struct Stacked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackedChoice {
     /// The kernel. Its most tokens are M, tokens before they are routed.
-    pub choice: Choice,
+    pub choice: ChosenKernel,
     /// B: slots of a token block of the order that it reads.
     pub slots: u64,
 }
 
 /// What a choice of a kernel rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
+pub enum ChoiceSource {
     /// It was the fastest that was measured for this product, shape and M.
     Measured,
     /// A model of what kernels cost.
     Model,
-    /// Somebody asked for it.
-    Asked,
+    /// It overrides the one that would have been chosen.
+    Override,
 }
 
-impl fmt::Display for Basis {
+impl fmt::Display for ChoiceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Measured => "the fastest that was measured",
             Self::Model => "by the model of costs, not measured",
-            Self::Asked => "as asked for",
+            Self::Override => "as asked for",
         })
     }
 }
 
 /// The kernels that move values between stores of the scheme and a native buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moves {
+pub struct RepackKernels {
     /// The stores that the buffer is made of.
     pub stores: Vec<String>,
     /// Whether the order of the columns comes after them ([`ColumnOrder::columns`], u32).
@@ -239,7 +239,7 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why none of the source takes them.
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal>;
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal>;
 
     /// The kernel for a product of an expert layer and M tokens. The request is that of one matrix; its
     /// constant buffers ([`Products::native`]) are those of the product once for each expert and shard,
@@ -302,7 +302,11 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why there are none.
-    fn steps(&self, request: &Request<'_>, choice: &Choice) -> Result<Vec<LaunchStep>, Refusal> {
+    fn steps(
+        &self,
+        request: &Request<'_>,
+        choice: &ChosenKernel,
+    ) -> Result<Vec<LaunchStep>, Refusal> {
         let operand = self.operand(request, Some(&choice.key))?;
         let mut steps: Vec<LaunchStep> = operand.into_iter().map(LaunchStep::new).collect();
         let product = LaunchStep::new(choice.key.clone());
@@ -340,7 +344,11 @@ pub trait Products: KernelSource {
     ///
     /// # Errors
     /// Why there are none.
-    fn moves(&self, _request: &Request<'_>, _part: &NativeBuffer) -> Result<Moves, Refusal> {
+    fn repack_kernels(
+        &self,
+        _request: &Request<'_>,
+        _part: &NativeBuffer,
+    ) -> Result<RepackKernels, Refusal> {
         Err(Refusal::Reason(Arc::new(NoTransforms)))
     }
 }

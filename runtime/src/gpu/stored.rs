@@ -82,7 +82,7 @@ impl<'s, 'b, E: Executor> Repacker<'s, 'b, E> {
         order: Option<&ColumnOrder>,
         part: &NativeBuffer,
     ) -> Result<Filled<E::Memory>, ProductError> {
-        let moves = self.executor.source().moves(request, part)?;
+        let moves = self.executor.source().repack_kernels(request, part)?;
         // Before anything is uploaded for it.
         self.executor.kernel(&moves.to_native).map_err(Into::into)?;
         for store in &moves.stores {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quantloom_dsl::layout::Shape;
 
 use super::device::GpuDevice;
-use super::executor::{Executor, Launch, Slot};
+use super::executor::{Executor, Launch, LaunchBuffer};
 use super::native::NativeBuffer;
 use super::products::Request;
 use crate::column_order::{ColumnOrder, NO_COLUMN};
@@ -51,8 +51,8 @@ impl<E: Executor> Transform<E> {
     /// # Errors
     /// What the device says.
     pub fn queue(&mut self) -> Result<(), E::Error> {
-        let read = self.read.iter().map(Slot::Read);
-        let mut slots: Vec<_> = read.chain([Slot::Write(&mut self.written)]).collect();
+        let read = self.read.iter().map(LaunchBuffer::Read);
+        let mut slots: Vec<_> = read.chain([LaunchBuffer::Write(&mut self.written)]).collect();
         // SAFETY: as `to_native` and `from_native` say, the only ones that make a value: the key is the
         // source's, and the order names columns that there are.
         let launch = unsafe { Launch::new(&self.kernel, false, &mut slots) };
@@ -87,7 +87,7 @@ impl<E: Executor> GpuDevice<E> {
         order: Option<&ColumnOrder>,
         stored: Stored<'_, '_>,
     ) -> Result<Transform<E>, ProductError> {
-        let moves = self.executor().source().moves(request, part)?;
+        let moves = self.executor().source().repack_kernels(request, part)?;
         let columns = order.map_or(&[][..], ColumnOrder::columns);
         let there = |column: &u32| *column == NO_COLUMN || u64::from(*column) < request.x_columns;
         if !columns.iter().all(there) {
@@ -114,7 +114,7 @@ impl<E: Executor> GpuDevice<E> {
         part: &NativeBuffer,
         native: &[u8],
     ) -> Result<Transform<E>, ProductError> {
-        let moves = self.executor().source().moves(request, part)?;
+        let moves = self.executor().source().repack_kernels(request, part)?;
         let shape = Shape::matrix(request.n, request.x_columns);
         Transform::new(self.shared(), &moves.from_native, shape, &[native])
     }
@@ -150,8 +150,9 @@ pub(super) unsafe fn transformed<E: Executor>(
     let kernel = executor.ready(&kernel, &problem).map_err(Into::into)?;
     let mut memory = executor.output(bytes).map_err(Into::into)?;
     // A rule with other buffers than these is refused by the launch.
-    let read = from.iter().map(|from| Slot::Read(*from));
-    let mut slots: Vec<Slot<'_, E::Memory>> = read.chain([Slot::Write(&mut memory)]).collect();
+    let read = from.iter().map(|from| LaunchBuffer::Read(*from));
+    let mut slots: Vec<LaunchBuffer<'_, E::Memory>> =
+        read.chain([LaunchBuffer::Write(&mut memory)]).collect();
     // SAFETY: the caller's promise.
     let launch = unsafe { Launch::new(&kernel, false, &mut slots) };
     executor.launch(launch).map_err(Into::into)?;

@@ -15,7 +15,7 @@ use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 use super::executor::Executor;
 use super::native::NativeBuffer;
 use super::plan::ProductPlan;
-use super::products::{Choice, Request};
+use super::products::{ChosenKernel, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
 use super::stored::{Filled, Repacker, packed};
@@ -54,7 +54,7 @@ pub(super) struct PreparedProduct<E: Executor> {
     /// Products of several types share the buffers that are alike.
     pub(super) parts: Vec<Arc<DeviceBuffer<E::Memory>>>,
     /// By M.
-    choices: Mutex<BTreeMap<u64, Choice>>,
+    choices: Mutex<BTreeMap<u64, ChosenKernel>>,
     /// By M.
     pub(super) plans: Mutex<BTreeMap<u64, Arc<ProductPlan<E>>>>,
 }
@@ -362,7 +362,7 @@ impl<E: Executor> GpuWeight<E> {
         let none = || NotScheduled::NoComponent(component);
         let (product, part) = found.ok_or_else(none)?;
         let request = self.request(product);
-        let moves = self.executor.source().moves(&request, &part.native)?;
+        let moves = self.executor.source().repack_kernels(&request, &part.native)?;
         let (executor, shape) = (&*self.executor, self.shape);
         // SAFETY: the source's own key for this buffer of the request.
         let (memory, _) =
@@ -431,7 +431,7 @@ impl<E: Executor> GpuWeight<E> {
     ///
     /// # Errors
     /// No product of that type, or no kernel for so many tokens.
-    pub fn choice(&self, element: FloatFormat, tokens: u64) -> Result<Choice, ProductError> {
+    pub fn choice(&self, element: FloatFormat, tokens: u64) -> Result<ChosenKernel, ProductError> {
         let product = self.product(element)?;
         let choices = || product.choices.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(choice) = choices().get(&tokens) {

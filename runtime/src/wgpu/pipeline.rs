@@ -13,7 +13,7 @@ use super::adapter::Opened;
 use super::error::{DispatchFault, WgpuError};
 use super::fault::checked;
 use super::memory::Memory;
-use crate::gpu::Slot;
+use crate::gpu::LaunchBuffer;
 use crate::source::{Access, KernelText, LaunchRule, Parameter, ParameterKind, ProblemSize};
 
 /// A loaded kernel.
@@ -141,7 +141,7 @@ impl Pipeline {
         &self,
         of: &Opened,
         sizes: &Sizes,
-        slots: &[Slot<'_, Memory>],
+        slots: &[LaunchBuffer<'_, Memory>],
     ) -> Result<(), WgpuError> {
         of.there()?;
         self.check(sizes, slots)?;
@@ -196,7 +196,7 @@ impl Pipeline {
     }
 
     /// Whether the buffers are those of the rule, and long enough.
-    fn check(&self, sizes: &Sizes, slots: &[Slot<'_, Memory>]) -> Result<(), WgpuError> {
+    fn check(&self, sizes: &Sizes, slots: &[LaunchBuffer<'_, Memory>]) -> Result<(), WgpuError> {
         let buffer =
             |parameter: &&Parameter| matches!(parameter.kind, ParameterKind::Buffer { .. });
         let buffers = self.rule.parameters.iter().filter(buffer);
@@ -231,9 +231,9 @@ impl Pipeline {
     }
 }
 
-const fn memory<'s>(slot: &'s Slot<'_, Memory>) -> &'s Memory {
+const fn memory<'s>(slot: &'s LaunchBuffer<'_, Memory>) -> &'s Memory {
     match slot {
-        Slot::Read(memory) => memory,
-        Slot::Write(memory) => memory,
+        LaunchBuffer::Read(memory) => memory,
+        LaunchBuffer::Write(memory) => memory,
     }
 }

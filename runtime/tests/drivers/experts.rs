@@ -17,8 +17,8 @@ use quantloom_runtime::driver::{
 };
 use quantloom_runtime::experts::{ExpertMatrices, ExpertOptions};
 use quantloom_runtime::gpu::{
-    Arrangement, Choice, ExpertKernels, ExpertRequest, GpuDevice, NativeBuffer, PlanKey, Products,
-    Request, RoutedBy, Stacked, StackedChoice, Trusted,
+    Arrangement, ChosenKernel, ExpertKernels, ExpertRequest, GpuDevice, NativeBuffer, PlanKey,
+    Products, Request, RoutedBy, Stacked, StackedChoice, Trusted,
 };
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal,
@@ -67,7 +67,7 @@ impl<D: Fake> Products for LayerKernels<D> {
         Sums::<D>(PhantomData).native(request)
     }
 
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         Sums::<D>(PhantomData).choose(request, tokens)
     }
 
@@ -82,7 +82,7 @@ impl<D: Fake> Products for LayerKernels<D> {
             return Err(Refusal::NotPacked(Box::new(key(request.target))));
         }
         let choice = self.choose(request, tokens)?;
-        Ok(StackedChoice { choice: Choice { tokens: 2, ..choice }, slots: 8 })
+        Ok(StackedChoice { choice: ChosenKernel { tokens: 2, ..choice }, slots: 8 })
     }
 
     fn expert_kernels(

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize, Recode};
 use quantloom_dsl::{Scheme, parse, parse_layout};
-use quantloom_runtime::gpu::{Arrangement, Basis, Choice, Form, NativeBuffer, Products, Request};
+use quantloom_runtime::gpu::{
+    Arrangement, ChoiceSource, ChosenKernel, Form, NativeBuffer, Products, Request,
+};
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource, KernelText, LaunchRule, Parameter, Refusal,
     Schedule, Work,
@@ -98,14 +100,14 @@ impl<D: Fake> Products for Sums<D> {
         Ok(vec![NativeBuffer { role: BufferRole::Codes, component, layout, granularity, form }])
     }
 
-    fn choose(&self, request: &Request<'_>, _: u64) -> Result<Choice, Refusal> {
-        Ok(Choice {
+    fn choose(&self, request: &Request<'_>, _: u64) -> Result<ChosenKernel, Refusal> {
+        Ok(ChosenKernel {
             key: key(request.target),
             tokens: 1,
             compute_dtype: "in bf16".to_owned(),
             sums: quantloom_runtime::accumulation::Sums::Matrix,
             decoded: quantloom_runtime::accumulation::Decoded::default(),
-            by: Basis::Model,
+            by: ChoiceSource::Model,
         })
     }
 }
@@ -154,7 +156,7 @@ impl<D: Fake> Products for Doubled<D> {
         Sums(self.0).native(request)
     }
 
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         Sums(self.0).choose(request, tokens)
     }
 }

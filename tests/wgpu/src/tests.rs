@@ -16,7 +16,8 @@ use quantloom::codegen::jit::Jit;
 use quantloom::codegen::target::target;
 use quantloom::runtime::backend::Backend;
 use quantloom::runtime::gpu::{
-    Arrangement, Choice, Executor as _, GpuDevice, Launch, NativeBuffer, Products, Request, Slot,
+    Arrangement, ChosenKernel, Executor as _, GpuDevice, Launch, LaunchBuffer, NativeBuffer,
+    Products, Request,
 };
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::source::{
@@ -195,7 +196,7 @@ where
         Jit.native(request)
     }
 
-    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<Choice, Refusal> {
+    fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         Jit.choose(request, tokens)
     }
 
@@ -313,7 +314,8 @@ fn quotients_are_rounded_once() {
         let mut z = wgpu.output(u64::from(PAIRS) * 4).unwrap();
         let problem = source::ProblemSize::new(1, PAIRS.into(), 1, 1);
         let kernel = wgpu.ready(&kernel, &problem).unwrap();
-        let slots = &mut [Slot::Read(&x), Slot::Read(&y), Slot::Write(&mut z)];
+        let slots =
+            &mut [LaunchBuffer::Read(&x), LaunchBuffer::Read(&y), LaunchBuffer::Write(&mut z)];
         // SAFETY: this API checks what a text touches.
         wgpu.launch(unsafe { Launch::new(&kernel, false, slots) }).unwrap();
         let quotients = wgpu.download(&z).unwrap();

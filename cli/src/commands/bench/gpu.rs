@@ -10,7 +10,7 @@ use quantloom::dsl::format::{FloatFormat, Number};
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::{Accuracy, Scheme};
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
-use quantloom::runtime::gpu::{Choice, Executor as _, GpuDevice, GpuWeight, Tensors};
+use quantloom::runtime::gpu::{ChosenKernel, Executor as _, GpuDevice, GpuWeight, ProductTensors};
 use quantloom::runtime::op::ProductError;
 use quantloom_tools::cuda::ReadFloor;
 use quantloom_tools::cuda::bench::{Timings, copies, time_both};
@@ -149,7 +149,11 @@ impl<'a> Copies<'a> {
     }
 
     /// The time of a call: of all its kernels.
-    pub(in crate::commands) fn time(&self, tokens: usize, choice: &Choice) -> Result<Timings> {
+    pub(in crate::commands) fn time(
+        &self,
+        tokens: usize,
+        choice: &ChosenKernel,
+    ) -> Result<Timings> {
         let mut tensors = self.tensors(tokens, choice)?;
         let stream = self.device.executor().stream();
         Ok(time_both(stream, self.weights.len(), |copy, _, overlap| {
@@ -158,7 +162,7 @@ impl<'a> Copies<'a> {
     }
 
     /// The time of the product alone, where a kernel of its own makes its operand of x.
-    fn time_product(&self, tokens: usize, choice: &Choice) -> Result<Option<Timings>> {
+    fn time_product(&self, tokens: usize, choice: &ChosenKernel) -> Result<Option<Timings>> {
         let mut tensors = self.tensors(tokens, choice)?;
         if !tensors.has_operand() {
             return Ok(None);
@@ -171,7 +175,7 @@ impl<'a> Copies<'a> {
     }
 
     /// Random x, and room for y.
-    fn tensors(&self, tokens: usize, choice: &Choice) -> Result<Tensors<Cuda>> {
+    fn tensors(&self, tokens: usize, choice: &ChosenKernel) -> Result<ProductTensors<Cuda>> {
         let x = RandomX::tokens(self.scheme, self.own, tokens, self.shape().k);
         Ok(self.weight().tensors_for(choice, x.values())?)
     }

@@ -124,7 +124,7 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
     };
     let mut cells = Vec::new();
     for part in parts {
-        let moves = match source.moves(&request, &part) {
+        let moves = match source.repack_kernels(&request, &part) {
             Ok(moves) => moves,
             Err(why) => {
                 cells.push(cell(&part.role.to_string(), "to native", Err(why.to_string())));

@@ -40,8 +40,8 @@ pub(super) struct ExpertArguments {
     #[arg(long, value_name = "FILE:NAME", requires = "experts")]
     map: Option<String>,
     /// Of static scales of x and h, each expert's own, or the largest of all experts as vLLM takes it.
-    #[arg(long, value_enum, default_value_t = Scales::Each, requires = "experts")]
-    input_scales: Scales,
+    #[arg(long, value_enum, default_value_t = ScalesArgument::Each, requires = "experts")]
+    input_scales: ScalesArgument,
     /// The layer in words, if the files do not describe it or something else is wanted:
     /// "128 experts of 2048 x 768, top 8, softmax renormalised, silu" (docs/expert-layers.md).
     #[arg(long, value_name = "TEXT", requires = "experts")]
@@ -49,7 +49,7 @@ pub(super) struct ExpertArguments {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Scales {
+enum ScalesArgument {
     Each,
     Largest,
 }
@@ -92,7 +92,7 @@ pub(super) fn run(
         eprint_line(&format!("quantloom: note: {taken}"));
     }
     let mut options = ExpertOptions::default();
-    if of.input_scales == Scales::Largest {
+    if of.input_scales == ScalesArgument::Largest {
         options.input_scales = InputScales::Largest;
         eprint_line("quantloom: note: every expert takes the largest static scale, not its own");
     }

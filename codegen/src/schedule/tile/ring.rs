@@ -23,7 +23,7 @@ use crate::schedule::mapping::MainLoop;
 use crate::schedule::tile::TileShape;
 use input_scales::InputScales;
 use params::Params;
-use swizzle::Swizzle;
+use swizzle::TokenSwizzle;
 
 pub(super) use params::Scales;
 
@@ -33,8 +33,8 @@ const WORDS: u32 = 4;
 const ROW: u32 = SHARED_BYTES / 4;
 
 /// The swizzle of x, if the main loop reads x from registers.
-pub(super) fn swizzle(main: &MainLoop<'_>) -> Option<Swizzle> {
-    main.x_fragment().ok().map(|x_fragment| Swizzle::new(main, x_fragment))
+pub(super) fn swizzle(main: &MainLoop<'_>) -> Option<TokenSwizzle> {
+    main.x_fragment().ok().map(|x_fragment| TokenSwizzle::new(main, x_fragment))
 }
 
 /// The layout of a stage.
@@ -78,7 +78,7 @@ pub(super) struct Ring {
     x_scales: Option<InputScales>,
     /// Where this lane's words of a row of x are in the first tile of tokens.
     x_at: Vec<Operand>,
-    swizzle: Swizzle,
+    swizzle: TokenSwizzle,
 }
 
 /// A k-tile in shared memory.
@@ -103,7 +103,7 @@ impl Ring {
         let pipeline = AsyncCopies::declare(b, ring, tile.participants());
 
         b.comment("x: the vectors that this thread copies");
-        let swizzle = Swizzle::new(main, tile.x_fragment);
+        let swizzle = TokenSwizzle::new(main, tile.x_fragment);
         let (vectors, row_vectors) = (swizzle.vectors(main), ROW / swizzle.vector);
         let threads = tile.participants().threads(b);
         let thread = tile.participants().thread_of(b, tile.warp, tile.lane);

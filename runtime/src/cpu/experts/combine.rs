@@ -31,7 +31,7 @@ pub(super) struct Choices<'a> {
 
 /// The sums of a call.
 #[derive(Clone, Copy)]
-pub(super) struct Sums<'a> {
+pub(super) struct ExpertSums<'a> {
     pub(super) choices: Choices<'a>,
     /// [M, H], and H.
     pub(super) shared: Option<Values<'a>>,
@@ -39,7 +39,7 @@ pub(super) struct Sums<'a> {
     pub(super) output: &'a OutputWriter<'a>,
 }
 
-impl<'a> Sums<'a> {
+impl<'a> ExpertSums<'a> {
     /// Some panels of some tokens' y, of parts by slot, `stride` apart, whose first column is that of
     /// the first panel.
     pub(super) fn of(
@@ -53,9 +53,9 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// See [`Sums::of`].
+/// See [`ExpertSums::of`].
 pub(super) struct Combine<'a> {
-    sums: Sums<'a>,
+    sums: ExpertSums<'a>,
     tokens: Range<usize>,
     panels: Range<usize>,
     parts: &'a [f32],
@@ -67,7 +67,7 @@ impl Vectorised for Combine<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { parts, stride, .. } = self;
-        let Sums { choices, shared, hidden, output } = self.sums;
+        let ExpertSums { choices, shared, hidden, output } = self.sums;
         for at in self.tokens.clone() {
             let mut chosen = [(0usize, 0.0f32); MOST_TOP_K as usize];
             let (mut token, mut count) = (at, 0);

@@ -11,7 +11,7 @@ use super::super::native::PANEL;
 use super::super::queue::{self, Line};
 use super::super::rows::RowIndex;
 use super::blocks::{self, StoredBlock};
-use super::combine::{Choices, NONE, Sums};
+use super::combine::{Choices, ExpertSums, NONE};
 use super::memory::{Memory, Sizes};
 use super::op::CpuExperts;
 use super::pack::{self, Packed, Rows};
@@ -165,7 +165,7 @@ impl CpuExperts {
             .map_err(|error| input.refused_h(error))?;
         let packed = Packed { stack: second, blocks, bounds, packed: done, lines: packed, format };
         let tokens = choices.tokens.map_or(all.1, <[u32]>::len);
-        let sums = Sums { choices, shared, hidden, output: y };
+        let sums = ExpertSums { choices, shared, hidden, output: y };
         if slots <= FEW_SLOTS {
             let isa = self.isa();
             product::down_and_combine(packed, sums, tokens, slots, isa, (scratch, lines));

@@ -12,7 +12,7 @@ use super::super::isa::{Isa, enter};
 use super::super::native::PANEL;
 use super::super::product::CpuProduct;
 use super::super::queue::{self, Line};
-use super::combine::Sums;
+use super::combine::ExpertSums;
 use super::gate;
 use super::pack::Packed;
 use super::stack::{MOST_PANELS, unit_panels};
@@ -82,7 +82,7 @@ pub(super) fn down(
 /// y of the parts of at most [`FEW_SLOTS`] slots: a unit of work is some panels of all blocks.
 pub(super) fn down_and_combine(
     packed: Packed<'_>,
-    sums: Sums<'_>,
+    sums: ExpertSums<'_>,
     tokens: usize,
     slots: usize,
     isa: Isa,

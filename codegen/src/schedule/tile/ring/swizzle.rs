@@ -7,7 +7,7 @@ use crate::schedule::mapping::MainLoop;
 
 /// The swizzle of x: vector v of token t is at place `v ^ ((t / rows & mask) << shift)`.
 #[derive(Clone, Copy)]
-pub(in crate::schedule::tile) struct Swizzle {
+pub(in crate::schedule::tile) struct TokenSwizzle {
     /// Rows of x that fill all banks.
     pub(super) rows: u32,
     mask: u32,
@@ -18,7 +18,7 @@ pub(in crate::schedule::tile) struct Swizzle {
     pub(super) words: u32,
 }
 
-impl Swizzle {
+impl TokenSwizzle {
     pub(super) fn new(main: &MainLoop<'_>, x_fragment: &Tokens) -> Self {
         let lane_bytes = main.problem.input.bytes(main.lane_columns());
         let tokens = x_fragment.side_by_side();
@@ -74,17 +74,17 @@ impl Swizzle {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{ROW, Swizzle};
+    use super::{ROW, TokenSwizzle};
     use crate::ir::{Builder, Operand};
     use crate::target::target;
 
     /// A row's vectors change places among themselves; of neighbouring rows the first vector is in another
     /// place each, until the pattern repeats.
     #[test]
-    fn pieces_change_places() {
+    fn vectors_change_places() {
         let mut b = Builder::trial(target("sm_90a").unwrap());
         for (mask, shift, words) in [(7, 0, 1), (3, 1, 2), (1, 2, 4), (1, 0, 4)] {
-            let swizzle = Swizzle { rows: 1, mask, shift, vector: 4, words };
+            let swizzle = TokenSwizzle { rows: 1, mask, shift, vector: 4, words };
             let mut place =
                 |vector: u32, row: u32| match swizzle.place(&mut b, vector.into(), row.into()) {
                     Operand::U32(place) => place,
