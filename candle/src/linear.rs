@@ -139,7 +139,7 @@ impl QuantLinear {
         self.prepared().scheme()
     }
 
-    /// The kernel that multiplies so many rows of x and why, a line for each that was passed over.
+    /// The kernel that multiplies so many rows of x and why, a line for each that was rejected.
     pub fn explain(&self, tokens: usize) -> String {
         self.prepared().explain(tokens)
     }

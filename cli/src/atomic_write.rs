@@ -75,8 +75,8 @@ fn same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Writes a text beside its target and renames it.
-pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
+/// Writes a text next to its target and renames it.
+pub(crate) fn write_atomically(path: &Path, text: &str) -> Result<()> {
     let write = || {
         let mut file = AtomicFile::create(path)?;
         file.write_all(text.as_bytes())?;
@@ -87,6 +87,6 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
 
 /// A text with a line end at its end, and a line that says so.
 pub(crate) fn write_and_say(path: &Path, text: &str) -> Result<()> {
-    write_whole(path, text)?;
+    write_atomically(path, text)?;
     crate::commands::print_line(format_args!("wrote {}", path.display()))
 }

@@ -92,7 +92,7 @@ fn processors_without_rows_get_a_part_of_k() {
 }
 
 /// A second tile of tokens doubles the registers and the bytes of x. Four tiles of rows halve its
-/// reads, and a block a processor is then one wave.
+/// reads, and a block per SM is then one wave.
 #[test]
 fn many_tokens_and_rows_take_four_tiles_of_them() {
     for scheme in ["sym", "asym"] {

@@ -107,7 +107,7 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     // What does not change along K is a per-channel scale.
     ("ct_nvfp4a16", 0, "128 of 128; weight scale e4m3 1x16, channel scale; x bf16 1000"),
     ("ct_mxfp4a16", 0, "128 of 128; weight scale e8m0 1x32; x bf16 1000"),
-    // f16 has not the exponents of e8m0.
+    // f16 does not have the exponents of e8m0.
     ("ct_mxfp4a16", 1, "128 of 32; scale e8m0 1x32; x f16 1000"),
     // Scales of groups of x are in its elements, and the static one of all of x is one of each row.
     (
@@ -242,9 +242,9 @@ fn scales_of_weights_are_exact() {
     assert!(checked >= 8, "{checked}");
 }
 
-/// Rows of x are read by 16 bytes: what does not come in such is copied into whole k-tiles.
+/// Rows of x are read in vectors of 16 bytes: other rows are copied into whole k-tiles.
 #[test]
-fn rows_of_x_are_whole_pieces() {
+fn rows_of_x_are_whole_vectors() {
     let catalogue = catalogue();
     let scheme = catalogue.iter().find(|scheme| scheme.name == "ct_w3a16").unwrap();
     for (k, columns) in [(1000, 1000), (1001, 1024), (1004, 1024), (1008, 1008)] {

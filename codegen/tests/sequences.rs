@@ -317,7 +317,7 @@ fn every_scale_in_the_last_step_rounds_once() {
     }
 }
 
-/// A zero point that is no power of two has no exact multiple; a conversion has no constants.
+/// A zero point that is not a power of two has no exact multiple; a conversion has no constants.
 #[test]
 fn sequences_that_take_no_scale_say_so() {
     let ranges = |code: &str, field, operand| {
@@ -327,7 +327,7 @@ fn sequences_that_take_no_scale_say_so() {
         made.map(|made| (made.template, made.scale_range().is_some())).collect::<Vec<_>>()
     };
     let of = ranges("u4 - 8", 4, OperandType::Bf16);
-    assert!(of.contains(&("magic_bf16", false)), "128 + 8 is no power of two: {of:?}");
+    assert!(of.contains(&("magic_bf16", false)), "128 + 8 is not a power of two: {of:?}");
     assert!(of.contains(&("subnormal_half", true)), "{of:?}");
     assert!(ranges("u4 - 7", 4, OperandType::Bf16).contains(&("subnormal_half", false)));
     assert!(ranges("e4m3", 8, OperandType::F16).contains(&("convert_f16", false)));

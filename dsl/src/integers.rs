@@ -24,7 +24,7 @@ pub struct TableIntegers {
 }
 
 impl TableIntegers {
-    /// Those of a code type of at most 16 codes, floats or a codebook; `None` if one is no number, or if
+    /// Those of a code type of at most 16 codes, floats or a codebook; `None` if one is not a number, or if
     /// no power of two makes signed bytes of all. -0 counts as 0.
     pub fn of(code: &Code) -> Option<Self> {
         if !code.is_float() || code.bits() > 4 {

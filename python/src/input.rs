@@ -65,7 +65,7 @@ impl Input {
         if len > 0 && !data.addr().is_multiple_of(element.bytes()) {
             let bytes = element.bytes();
             let why = format!(
-                "x begins at an address that is no multiple of its element's {bytes} bytes"
+                "x begins at an address that is not a multiple of its element's {bytes} bytes"
             );
             return Err(PyValueError::new_err(why));
         }

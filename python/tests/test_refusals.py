@@ -108,8 +108,8 @@ def test_exporters_that_contradict_themselves(layer, prepared):
     room = np.zeros(4 * k, np.float32)
     address = room.ctypes.data
     for exporter, why in (
-        (Exporter(address + 2, (1, k)), "an address that is no multiple of its element's 4 bytes"),
-        (Exporter(address, (1, k), offset=1), "an address that is no multiple of its element's 4 bytes"),
+        (Exporter(address + 2, (1, k)), "an address that is not a multiple of its element's 4 bytes"),
+        (Exporter(address, (1, k), offset=1), "an address that is not a multiple of its element's 4 bytes"),
         (Exporter(None, (1, k)), "no address"),
         (Exporter(address, (-1, k)), "is negative"),
         (Exporter(address, (2**62, k)), "overflow|larger than the memory"),

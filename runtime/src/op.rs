@@ -35,7 +35,7 @@ pub enum ProductError {
         found: u64,
     },
     /// x is not whole rows.
-    #[error("x has {found} values, which is no whole number of rows of K = {k}")]
+    #[error("x has {found} values, which is not a whole number of rows of K = {k}")]
     Rows {
         /// K.
         k: u64,
@@ -75,7 +75,7 @@ pub enum ProductError {
     #[error("the weight was unpacked by another scheme: {0} differs")]
     Scheme(&'static str),
     /// Rows of x that overlap, or the last of which is not whole.
-    #[error("x has {found} values, which are no rows of K = {k} that begin {stride} values apart")]
+    #[error("x has {found} values, which are not rows of K = {k} that begin {stride} values apart")]
     Stride {
         /// K.
         k: u64,
@@ -206,7 +206,7 @@ pub trait Op: Any + Send + Sync {
     fn shape(&self) -> Shape;
     /// The kernel that multiplies M tokens.
     fn kernel(&self, tokens: usize) -> String;
-    /// A line for that kernel and one for each that was passed over, with the reason.
+    /// A line for that kernel and one for each that was rejected, with the reason.
     fn explain(&self, tokens: usize) -> String;
     /// Where its kernels round: for the conformance kit, which derives the bound of their error.
     fn accumulation(&self) -> &dyn Accumulation;

@@ -32,7 +32,7 @@ pub enum DeviceError {
         /// The feature, which is the name of the devices too.
         feature: &'static str,
     },
-    /// The processor lacks an instruction set.
+    /// The CPU lacks an instruction set.
     #[error(transparent)]
     Instructions(#[from] UnsupportedIsa),
     /// There is no simulator of the target.

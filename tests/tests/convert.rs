@@ -162,7 +162,7 @@ fn every_value_is_kept() {
             assert_eq!(weights(layer), expected, "{file} to {format:?}");
             let bias = |layer: &Layer| layer.unpack().unwrap().bias().map(<[f64]>::to_vec);
             assert_eq!(bias(layer), bias(&source), "{file} to {format:?}");
-            // What is no layer's is copied.
+            // What is not a layer's is copied.
             let copied =
                 |of: &Checkpoint| of.tensors().get("ref.weight").map(|t| t.bytes().to_vec());
             assert!(
@@ -191,7 +191,7 @@ fn refusals_say_why() {
         ("ct_fp8", ModelOpt, "in x's own arithmetic"),
         ("ct_nvfp4a16", ModelOpt, "reciprocal"),
         ("ct_fp8_block", Gptq, "GPTQ stores integers"),
-        ("ct_w4a16", Gptq, "N = 48 is no multiple of 32"),
+        ("ct_w4a16", Gptq, "N = 48 is not a multiple of 32"),
         ("gguf_q4_1", CompressedTensors, "no zero point"),
         ("gguf_q4_k", Quark, "no zero point"),
         ("gguf_q8_0", ModelOpt, "the scale is one per 1 x 32, and one per row there"),

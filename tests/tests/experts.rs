@@ -240,7 +240,7 @@ fn wrong_calls_and_matrices_are_refused() {
     let good = drawn.call(4);
     let refused = |call: ExpertCall<'_>| op.forward(&call).unwrap_err().to_string();
     let x = Values::F32(&drawn.x[..70]);
-    assert!(refused(ExpertCall { x, ..good }).contains("no whole number of rows of H = 64"));
+    assert!(refused(ExpertCall { x, ..good }).contains("not a whole number of rows of H = 64"));
     let routed = Routed::Logits(&drawn.x[..27]);
     let text = refused(ExpertCall { routed, ..good });
     assert_eq!(text, "the router's logits has 27 values, expected 28");

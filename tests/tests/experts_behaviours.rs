@@ -66,7 +66,7 @@ const BEHAVIOURS: [Row; 33] = [
     row(W4a8, "any CPU; grouped top-k, score bias, scaling factor", "the same layer on plain Rust", any_cpu),
     row(Ct, "FP8: tensor, channel and block scales; static with channel is refused", "computed, the last too", fp8),
     row(Ct, "FP8: f32 scales of each shard, ragged last blocks", "each shard is a matrix", ragged_blocks),
-    row(Ct, "FP8: I that is no multiple of the block is refused", "taken; a block of both shards is refused by name", straddling_blocks),
+    row(Ct, "FP8: I that is not a multiple of the block is refused", "taken; a block of both shards is refused by name", straddling_blocks),
     row(Ct, "FP8: the largest static input scale of all experts", "InputScales::Largest, by name; Each by default", largest_input_scale),
     row(Ct, "FP8: w1 and w3 requantised with the larger scale", "both exact", fp8_shards),
     row(Ct, "FP8: codes and scales of fnuz chips", "schemes of that format", fnuz),
@@ -583,7 +583,7 @@ fn routing() {
     // The best group has no better expert than the other one, but the two best.
     let text = "4 experts of 64 x 96, top 2, sigmoid with bias in 1 of 2 groups, silu";
     assert_eq!(chosen(text, &[4.0, -9.0, 1.0, 2.0], &[0.0; 4]).ids, [3, 2]);
-    // An id of -1 is no expert.
+    // An id of -1 is not an expert.
     let ours = called("ct_w4a16", FOUR, &ExpertOptions::default());
     let weights = [1.0, 1.0, 1.0, 1.0];
     let y = ours.y(Routed::Chosen { ids: &[-1, -1, 2, -1], weights: &weights });

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 /// N and K; of each row a scheme has the first that its layouts hold. Fewer columns than a k-tile of
 /// a warp; several k-tiles, the last one short; k-tiles for all warps of a block. Where whatever packs
-/// codes lets them be, N is no multiple of 16 and K is odd.
+/// codes lets them be, N is not a multiple of 16 and K is odd.
 const SHAPES: [&[(u64, u64)]; 3] = [
     &[(17, 37), (24, 40), (24, 48), (24, 32), (24, 64), (24, 128)],
     &[(41, 321), (40, 328), (40, 336), (40, 352), (40, 384)],

@@ -99,7 +99,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         .find_map(|(name, unit)| Some((upper.strip_suffix(name)?, *unit)))
         .ok_or_else(|| format!("\"{text}\" has no unit: B, KB, MB or GB"))?;
     let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("\"{text}\" is no size"))
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("\"{text}\" is not a size"))
 }
 
 /// Where the output goes.

@@ -12,7 +12,7 @@ use crate::ir::{self, Extent, Kernel, Word};
 #[non_exhaustive]
 pub enum LaunchRuleError {
     /// A scalar that is not a size of the problem.
-    #[error("kernel {kernel}: the parameter `{parameter}` is no size of a product")]
+    #[error("kernel {kernel}: the parameter `{parameter}` is not a size of a product")]
     Parameter {
         /// The kernel.
         kernel: String,
@@ -51,12 +51,12 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, LaunchRuleError> {
         parameters.push(Parameter::size(&parameter.name, size.clone()));
     }
     for map in &kernel.tensors {
-        let unruled =
+        let no_map =
             || LaunchRuleError::TensorMap { kernel: kernel.name.clone(), map: map.name.clone() };
-        let buffer = kernel.buffers.get(map.buffer.0 as usize).ok_or_else(unruled)?;
+        let buffer = kernel.buffers.get(map.buffer.0 as usize).ok_or_else(no_map)?;
         let rule = TensorRule {
             buffer: buffer.name.clone(),
-            word: tensor_word(buffer.word).ok_or_else(unruled)?,
+            word: tensor_word(buffer.word).ok_or_else(no_map)?,
             dims: map.extents.iter().map(|extent| count(*extent)).collect(),
             strides: map.strides.iter().skip(1).map(|stride| count(*stride)).collect(),
             tile: map.tile.clone(),
@@ -79,11 +79,11 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, LaunchRuleError> {
 /// Each launch parameter as a size of the problem.
 fn scalars(kernel: &Kernel) -> Result<Vec<Count>, LaunchRuleError> {
     let size = |parameter: &ir::Parameter| {
-        let unruled = || LaunchRuleError::Parameter {
+        let no_size = || LaunchRuleError::Parameter {
             kernel: kernel.name.clone(),
             parameter: parameter.name.clone(),
         };
-        parameter.dimension.map(Count::from).ok_or_else(unruled)
+        parameter.dimension.map(Count::from).ok_or_else(no_size)
     };
     kernel.parameters.iter().map(size).collect()
 }

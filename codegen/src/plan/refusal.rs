@@ -36,7 +36,7 @@ pub enum PlanError {
         why: ProductObstacle,
     },
     /// No dequantisation sequence from these codes to the product's operand.
-    #[error("there is no sequence from {code} to {operand} for {target}")]
+    #[error("there is no dequantisation sequence from {code} to {operand} for {target}")]
     NoSequence {
         /// The weight's clause.
         code: String,
@@ -55,9 +55,9 @@ pub enum PlanError {
         /// The target.
         target: &'static str,
     },
-    /// A GPU that is no target in this version.
+    /// A GPU that is not a target in this version.
     #[error("no kernels are generated for {name} in this version: {why}")]
-    Later {
+    NotATarget {
         /// The name.
         name: String,
         /// What the schedules lack for the GPU.
@@ -110,12 +110,12 @@ pub fn judged<E: From<PlanError>>(
 /// The target of a name in a scheme's `targets` clause.
 ///
 /// # Errors
-/// [`PlanError::Later`] for a known GPU without kernels; otherwise [`PlanError::Unknown`] with the nearest
+/// [`PlanError::NotATarget`] for a known GPU without kernels; otherwise [`PlanError::Unknown`] with the nearest
 /// name, if one is near.
 pub fn known(name: &str) -> Result<&'static Target, PlanError> {
     target(name).ok_or_else(|| {
         if let Some(why) = unsupported_reason(name) {
-            return PlanError::Later { name: name.to_owned(), why };
+            return PlanError::NotATarget { name: name.to_owned(), why };
         }
         PlanError::Unknown { name: name.to_owned(), nearest: nearest(name) }
     })

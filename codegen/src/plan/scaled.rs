@@ -3,7 +3,7 @@
 //! If the last step of every output is code * factor + base with a factor and a base that are powers of two, the
 //! value times s is code * (s factor) + (s base): both constants are exact, and the step rounds once. So an
 //! element is round(s value), as the multiplication of a decoded value would give, for one step less. A base
-//! that is no power of two (a zero point of 7) has no exact multiple, and its sequence takes no scale.
+//! that is not a power of two (a zero point of 7) has no exact multiple, and its sequence takes no scale.
 
 use std::collections::BTreeSet;
 

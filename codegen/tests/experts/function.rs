@@ -56,7 +56,7 @@ pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
     relative * (1.0 + 1e-5) * UNIT * h.abs() + underflow
 }
 
-/// Gates and ups: of the usual size, at limits, large, small, and what is no number.
+/// Gates and ups: of the usual size, at limits, large, small, and what is not a number.
 pub(super) fn values() -> [Vec<f32>; 2] {
     let mut state = 7u64;
     let mut next = || {

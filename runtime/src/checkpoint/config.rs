@@ -273,7 +273,7 @@ impl<'a> Fields<'a> {
                 .ok()
                 .filter(|size| (1..=1 << 24).contains(size))
                 .map(Some)
-                .ok_or_else(|| self.fault(format!("`{key}` is {size}, which is no group size"))),
+                .ok_or_else(|| self.fault(format!("`{key}` is {size}, which is not a group size"))),
         }
     }
 }

@@ -42,8 +42,8 @@ pub enum Inexact {
         /// What does not fit.
         error: BindError,
     },
-    /// N or K is no multiple of what the format stores together.
-    #[error("{axis} = {size} is no multiple of {of}, as it has to be there")]
+    /// N or K is not a multiple of what the format stores together.
+    #[error("{axis} = {size} is not a multiple of {of}, as it has to be there")]
     Multiple {
         /// `N` or `K`.
         axis: &'static str,
@@ -114,7 +114,9 @@ pub enum Inexact {
         k: u64,
     },
     /// The target's type does not hold a value.
-    #[error("the {component} of row {n}, column {k} is {value:?}, which is no {number}")]
+    #[error(
+        "the {component} of row {n}, column {k} is {value:?}, which is not a value of {number}"
+    )]
     Value {
         /// Of what.
         component: Component,

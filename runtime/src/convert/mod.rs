@@ -384,7 +384,7 @@ fn configured(
     }
 }
 
-/// The tensors that are no layer's, and those of layers that their schemes do not have: the layer, and
+/// The tensors that are not a layer's, and those of layers that their schemes do not have: the layer, and
 /// the last part of the name.
 fn others(checkpoint: &Checkpoint) -> (Vec<String>, Vec<(&str, &str)>) {
     let mut own = HashSet::new();

@@ -1,8 +1,9 @@
 //! Products in an engine's own memory, on an engine's own stream.
 //!
 //! In: a [`ProductPlan`], the addresses of x, y and a workspace, a stream. Out: the plan's kernels, queued. The
-//! driver is asked for the thread's context and for the launches, for a copy of x where its rows have gaps,
-//! and for nothing else: no memory, no wait, no lock of ours. So a graph may capture it, whoever captures.
+//! driver is asked for the thread's context, for a copy of x where its rows have gaps, for the tensor maps of
+//! kernels that have some (encoded on the host, at each launch), and for the launches. Nothing is allocated,
+//! waited for or locked, so that any owner of the stream may capture it into a graph.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -180,7 +181,7 @@ impl<D: DriverApi> ProductPlan<DriverExecutor<D>> {
     /// which has [`ProductPlan::strided_workspace`], goes before them on the stream. x is not copied if `stride`
     /// is K.
     ///
-    /// With `overlap` kernels may start early, but for the first, which waits for the copy.
+    /// With `overlap` kernels may start before the one before has ended, but for the first, which waits for the copy.
     ///
     /// # Safety
     /// As [`ProductPlan::launch`].
@@ -242,7 +243,7 @@ impl<D: DriverApi> ProductPlan<DriverExecutor<D>> {
         Memory::of_launch(inputs, y, workspace, needed)
     }
 
-    /// Queues the plan's launches. With `overlap` the first may start early, and the others.
+    /// Queues the plan's launches. With `overlap` each may start before the one before has ended.
     ///
     /// # Safety
     /// As [`ProductPlan::launch`], whose addresses `memory` has.

@@ -22,7 +22,7 @@ pub enum RoutedSlices<'a> {
     Logits(DeviceSlice<'a>),
     /// Chosen by the caller.
     Chosen {
-        /// [M, k], i32, in the order of choice. An id below 0, or of E or more, is no expert.
+        /// [M, k], i32, in the order of choice. An id below 0, or of E or more, is not an expert.
         ids: DeviceSlice<'a>,
         /// The router weights [M, k], f32.
         weights: DeviceSlice<'a>,

@@ -78,7 +78,7 @@ impl Library {
     }
 }
 
-/// One table row a function: its parameters, its result if it is no number, and its names where they
+/// One table row a function: its parameters, its result if it is not a number, and its names where they
 /// are not the row's own.
 macro_rules! functions {
     (@result) => { i32 };

@@ -80,7 +80,7 @@ pub enum TensorMapFault {
         /// Elements of the box along it.
         size: u32,
     },
-    /// A row of the box that is no multiple of 16 bytes or longer than the swizzle.
+    /// A row of the box that is not a multiple of 16 bytes or longer than the swizzle.
     #[error("a row of the box has {bytes} bytes, multiples of 16 {}are possible",
             span.map_or(String::new(), |span| format!("up to {span} ")))]
     Row {
@@ -90,7 +90,7 @@ pub enum TensorMapFault {
         span: Option<u64>,
     },
     /// An address that the engine does not take.
-    #[error("the address {0:#x} is no multiple of 16")]
+    #[error("the address {0:#x} is not a multiple of 16")]
     Address(u64),
     /// Memory that ends before the tensor does.
     #[error("the tensor takes {needed} bytes, the memory has {found}")]
@@ -106,7 +106,7 @@ impl TensorShape {
     /// The shape that a kernel's rule says for a problem.
     ///
     /// # Errors
-    /// A count that is no number for the problem.
+    /// A count that is not a number for the problem.
     pub fn of(rule: &TensorRule, problem: &ProblemSize) -> Result<Self, LaunchFault> {
         let number = |count: &Count, bytes: u64| {
             let number = count.of(problem).and_then(|count| count.checked_mul(bytes));

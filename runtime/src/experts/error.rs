@@ -29,7 +29,7 @@ pub enum ExpertError {
         found: u64,
     },
     /// x is not whole rows.
-    #[error("x has {found} values, which is no whole number of rows of H = {hidden}")]
+    #[error("x has {found} values, which is not a whole number of rows of H = {hidden}")]
     Rows {
         /// H.
         hidden: u64,
@@ -60,7 +60,7 @@ pub enum ExpertError {
         /// The value.
         value: f32,
     },
-    /// An element of h that is no number, where the second product quantises h.
+    /// An element of h that is not a number, where the second product quantises h.
     #[error(
         "h[{column}] of token {token} and the expert at place {place} is {value}; the activation \
          quantiser needs finite values"

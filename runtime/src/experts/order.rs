@@ -117,7 +117,7 @@ mod tests {
     fn ids_beyond_the_experts_are_refused_with_their_place() {
         let error = sorted(&[0, 3, -1, 4], 2, 4, None).unwrap_err();
         assert_eq!(error.to_string(), "token 1, choice 1: there is no expert 4 among 4");
-        // Below 0 is no expert, and never one from the end.
+        // Below 0 is not an expert, and never one from the end.
         let (starts, pairs) = sorted(&[-1, i32::MIN, 3, 3], 2, 4, None).unwrap();
         assert_eq!((starts, pairs), (vec![0, 0, 0, 0, 2], vec![2, 3]));
     }

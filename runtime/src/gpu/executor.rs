@@ -58,7 +58,7 @@ impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
         self.kernel
     }
 
-    /// Whether it may start early.
+    /// Whether it may start before what was launched before it has ended.
     pub fn overlap(&self) -> bool {
         self.overlap
     }

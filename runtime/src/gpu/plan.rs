@@ -142,7 +142,7 @@ pub struct LaunchPlan {
     pub launches: Vec<PlanLaunch>,
 }
 
-/// Steps that are no plan: a fault of their source.
+/// Steps that are not a plan: a fault of their source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanFault {
@@ -310,7 +310,7 @@ impl<E: Executor> Chunk<E> {
     /// The launches of steps for a problem. `constant` gives the memory of a product's weight.
     ///
     /// # Errors
-    /// Steps that are no plan, or what the device says of a kernel.
+    /// Steps that are not a plan, or what the device says of a kernel.
     pub(super) fn assembled(
         executor: &E,
         steps: &[LaunchStep],

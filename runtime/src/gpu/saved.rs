@@ -89,7 +89,7 @@ pub enum BufferDamage {
         expected: Option<u64>,
     },
     /// No 32-bit words, or a part of one.
-    #[error("it has {0} bytes, which is no number of words")]
+    #[error("it has {0} bytes, which is not a whole number of words")]
     PartialWord(usize),
     /// An order of columns with a number beyond K.
     #[error("there is no column {0}")]

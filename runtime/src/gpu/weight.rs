@@ -115,7 +115,7 @@ pub(super) struct DeviceBuffer<M> {
     pub(super) native: NativeBuffer,
     pub(super) memory: Arc<M>,
     bytes: u64,
-    /// How it was filled, where that is no matter of course.
+    /// Why the host packed it, if the device did not.
     pub(super) note: Option<String>,
 }
 

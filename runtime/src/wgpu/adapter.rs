@@ -18,7 +18,7 @@ pub struct Found {
     pub name: String,
     /// What reaches it: `vulkan`, `metal`, `dx12`.
     pub api: String,
-    /// What it is: `discrete GPU`, `processor`, ...
+    /// What it is: `discrete GPU`, `CPU`, ...
     pub kind: &'static str,
     /// Its driver, as that says it.
     pub driver: String,
@@ -30,7 +30,7 @@ impl Found {
             DeviceType::DiscreteGpu => "discrete GPU",
             DeviceType::IntegratedGpu => "integrated GPU",
             DeviceType::VirtualGpu => "virtual GPU",
-            DeviceType::Cpu => "processor",
+            DeviceType::Cpu => "CPU",
             DeviceType::Other => "device",
         };
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();

@@ -86,7 +86,7 @@ pub enum DispatchFault {
     /// More buffers are given than the kernel has.
     #[error("{0} buffers too many")]
     ExtraBuffers(usize),
-    /// The grid's size is no number for this problem, or beyond the device's limit.
+    /// The grid's size is not a number for this problem, or beyond the device's limit.
     #[error("{blocks} blocks along {axis}, at most {limit}")]
     Blocks {
         /// The rule's formula of the size.

@@ -24,7 +24,7 @@ fn the_rules_of_the_engine() {
     let cases: &[(Change, u64, u64, Option<&str>)] = &[
         (|_| {}, 0x100, BYTES, None),
         (|_| {}, 0x100, BYTES - 1, Some("the tensor takes 8312 bytes, the memory has 8311")),
-        (|_| {}, 0x108, BYTES, Some("the address 0x108 is no multiple of 16")),
+        (|_| {}, 0x108, BYTES, Some("the address 0x108 is not a multiple of 16")),
         (
             |s| s.strides = vec![216],
             0x100,

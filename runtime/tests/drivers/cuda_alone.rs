@@ -111,17 +111,17 @@ fn captured() -> Result<(), CudaError> {
     let stream = Stream::new(&context)?;
     let mut a = Buffer::<u8>::zeroed(&stream, 4)?;
     let mut inner = Graph::capture(&stream, |stream| a.fill_bytes(stream, 8))?;
-    let say = |result: Result<(), CudaError>| match result {
+    let print_result = |result: Result<(), CudaError>| match result {
         Ok(()) => println!("nothing was wrong"),
         Err(error) => println!("{error}"),
     };
     let mut graph = Graph::capture(&stream, |stream| {
         // Gone before the graph is.
         let values = vec![1u8; 4];
-        say(a.write(stream, &values));
-        say(a.to_host(stream).map(drop));
-        say(inner.launch(stream));
-        say(Graph::capture(stream, |_| Ok(())).map(drop));
+        print_result(a.write(stream, &values));
+        print_result(a.to_host(stream).map(drop));
+        print_result(inner.launch(stream));
+        print_result(Graph::capture(stream, |_| Ok(())).map(drop));
         a.fill_bytes(stream, 9)
     })?;
     graph.launch(&stream)?;

@@ -26,7 +26,7 @@ use quantloom_runtime::source::{
 };
 use quantloom_runtime::unpacked::Unpacked;
 
-use crate::scenarios::{Call, Engine, Fake, say};
+use crate::scenarios::{Call, Engine, Fake, print_result};
 use crate::sources::{Sums, key, scheme, text};
 
 /// The kernels of the layer.
@@ -159,8 +159,8 @@ pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
             plan.launch(stream.as_raw(), &inputs, y, workspace, false)
         }
     };
-    say(launch(383, true));
-    say(launch(384, false));
+    print_result(launch(383, true));
+    print_result(launch(384, false));
     launch(384, true)?;
     // Each piece's rows begin at the first word of the codes, those of expert 0.
     let expected = |first: u32| -> Vec<u32> {

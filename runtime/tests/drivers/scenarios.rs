@@ -114,11 +114,11 @@ fn current<D: Fake>() -> Result<(), DriverError> {
         add(&kernel, &other, [&words(&stream, 0)?, &words(&stream, 0)?], &mut words(&stream, 0)?),
         add(&kernel, &stream, [&words(&stream, 0)?, &words(&other, 0)?], &mut words(&stream, 0)?),
     ];
-    mixed.into_iter().for_each(say);
+    mixed.into_iter().for_each(print_result);
     Ok(())
 }
 
-pub(crate) fn say(result: Result<(), DriverError>) {
+pub(crate) fn print_result(result: Result<(), DriverError>) {
     match result {
         Ok(()) => println!("nothing was wrong"),
         Err(error) => println!("{error}"),
@@ -141,7 +141,7 @@ fn memory<D: Fake>() -> Result<(), DriverError> {
     filled.fill_bytes(&stream, 7)?;
     println!("filled: {:?}", filled.to_host(&stream)?);
     println!("empty: {:?}", Buffer::<D, u8>::from_host(&stream, &[])?.to_host(&stream)?);
-    say(filled.write(&stream, &[1, 2]));
+    print_result(filled.write(&stream, &[1, 2]));
     Buffer::<D, u8>::uninitialised(&context, 1 << 41).map(drop)
 }
 
@@ -179,7 +179,7 @@ fn launch<D: Fake>() -> Result<(), DriverError> {
     let problem = ProblemSize::new(1, 100, 1, 132);
     for count in [3, 2] {
         // SAFETY: the launch is refused.
-        say(unsafe { kernel.launch(&stream, &problem, false, &arguments[..count]) });
+        print_result(unsafe { kernel.launch(&stream, &problem, false, &arguments[..count]) });
     }
     Ok(())
 }
@@ -475,10 +475,10 @@ fn strided<D: Fake>() -> Result<(), DriverError> {
             plan.launch_strided(stream.as_raw(), (x, stride), y, workspace, true)
         }
     };
-    say(launch(448, 63, 1024));
-    say(launch(447, 80, 1024));
-    say(launch(448, 80, 1023));
-    say(launch(448, u64::MAX, 1024));
+    print_result(launch(448, 63, 1024));
+    print_result(launch(447, 80, 1024));
+    print_result(launch(448, 80, 1023));
+    print_result(launch(448, u64::MAX, 1024));
     // Rows without gaps are not copied, and begin at a multiple of 16 bytes.
     let aligned = launch(384, 64, 1024).map_err(|error| error.to_string());
     println!("{}", aligned.unwrap_err().replace(&format!("{to_x:#x}"), "ADDRESS"));
@@ -514,7 +514,7 @@ fn not_warm<D: Fake>() -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Every function of the library at least once, whatever the others say.
+/// Every function of the library at least once, whatever the others print_result.
 fn tour<D: Fake>() -> Result<(), DriverError> {
     let parts = [
         list::<D>,
@@ -525,6 +525,6 @@ fn tour<D: Fake>() -> Result<(), DriverError> {
         events::<D>,
         strided::<D>,
     ];
-    parts.iter().for_each(|part| say(part()));
+    parts.iter().for_each(|part| print_result(part()));
     D::own("tour")
 }

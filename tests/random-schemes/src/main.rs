@@ -107,7 +107,7 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
             report
         }
         None => {
-            say(&format!("seed {}", options.seed));
+            print_line(&format!("seed {}", options.seed));
             run(&subject, &options, &|event| match event {
                 Event::Finding(finding) => show(finding, &arguments.out, options.seed),
                 Event::Endless { draw, report } => {
@@ -124,18 +124,18 @@ fn done(arguments: &Arguments) -> Result<bool, String> {
 
 /// Prints the tables and the totals of a campaign. Whether nothing failed.
 fn conclude(report: &Report) -> bool {
-    say(&report.text());
+    print_line(&report.text());
     for broken in &report.broken {
-        say(&format!("broken: {broken}"));
+        print_line(&format!("broken: {broken}"));
     }
     let (passed, failed) = report.totals();
-    say(&format!("{passed} passed, {failed} failed"));
+    print_line(&format!("{passed} passed, {failed} failed"));
     failed == 0
 }
 
 fn show_endless(draw: u64, seed: u64, seconds: u64) {
     let (text, _) = drawn_text(seed, draw);
-    say(&format!(
+    print_line(&format!(
         "finding: draw {draw} takes longer than {seconds} s\n{text}\nagain: cargo run --release -p \
          quantloom-random-schemes -- --seed {seed} --first {draw} --count 1\n"
     ));
@@ -170,7 +170,7 @@ fn fresh() -> u64 {
     now.as_nanos() as u64 % 1_000_000_007
 }
 
-fn say(text: &str) {
+fn print_line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -181,7 +181,7 @@ fn show(finding: &Finding, out: &Path, seed: u64) {
     let written =
         std::fs::create_dir_all(out).and_then(|()| std::fs::write(&file, case.scheme.to_string()));
     if let Err(error) = written {
-        say(&format!("cannot write {}: {error}", file.display()));
+        print_line(&format!("cannot write {}: {error}", file.display()));
     }
     let (n, k) = case.shape;
     let tokens: Vec<String> = case.tokens.iter().map(usize::to_string).collect();
@@ -197,7 +197,7 @@ fn show(finding: &Finding, out: &Path, seed: u64) {
     };
     let also: Vec<String> = also.iter().map(Check::to_string).collect();
     let also = if also.is_empty() { String::new() } else { format!(" (also {})", also.join(", ")) };
-    say(&format!(
+    print_line(&format!(
         "finding: draw {draw}, {check}{also}: {:?}: {}\n{}again: {again}\n",
         fault.kind, fault.message, case.scheme
     ));

@@ -26,7 +26,7 @@ fn headers_that_lie_about_tensors() {
             ("shape beyond its bytes", first, "shape", json!([1u64 << 40, 1u64 << 20])),
             ("shape that overflows", first, "shape", json!([MOST, MOST])),
             ("negative shape", first, "shape", json!([-1, 16])),
-            ("shape that is no list", first, "shape", json!({"0": 16})),
+            ("shape that is not a list", first, "shape", json!({"0": 16})),
             ("shape of nothing", first, "shape", json!([0, MOST])),
             ("unknown type", first, "dtype", json!("I5")),
             ("type that is a number", first, "dtype", json!(5)),

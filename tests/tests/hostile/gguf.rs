@@ -284,8 +284,8 @@ fn layers_that_do_not_fit() {
         let layer = name.strip_suffix(".weight").unwrap_or(&name).to_owned();
         refused(what, header.bytes(), &layer, &[word]);
     };
-    l("a vector", "is no matrix", &|h| h.tensors[0] = tensor("l.weight", &[64], 2, 0));
-    l("four dimensions", "is no matrix", &|h| {
+    l("a vector", "is not a matrix", &|h| h.tensors[0] = tensor("l.weight", &[64], 2, 0));
+    l("four dimensions", "is not a matrix", &|h| {
         h.tensors[0] = tensor("l.weight", &[64, 2, 2, 1], 2, 0)
     });
     l("a name", "does not end in `.weight`", &|h| h.tensors[0].name = b"rope".to_vec());

@@ -63,7 +63,7 @@ fn write_launches(
 ) -> Result<()> {
     let Some(sizes) = plan.sizes() else { return Ok(()) };
     if sizes.m < plan.key().tokens {
-        writeln!(said, "Tokens are cut into pieces of {}: the launches of one.", sizes.m)?;
+        writeln!(said, "Tokens are cut into chunks of {}: the launches of one.", sizes.m)?;
     }
     let steps = plan.steps();
     let launched = LaunchPlan::new(steps.iter().zip(texts.iter().map(|text| &*text.rule)))?;
@@ -95,6 +95,6 @@ fn grid(step: &LaunchStep, text: &KernelText<'_>, sizes: &ProblemSize) -> String
     let blocks = text.rule.grid.each_ref().map(|count| {
         count.with_rows(&step.rows).of(sizes).map_or_else(|| "?".to_owned(), |n| n.to_string())
     });
-    let overlaps = if text.rule.overlaps { ", may start early" } else { "" };
+    let overlaps = if text.rule.overlaps { ", programmatic dependent launch" } else { "" };
     format!("grid {}, {} threads a block{overlaps}", blocks.join(" x "), text.rule.threads)
 }

@@ -35,7 +35,7 @@ pub struct RouteProblem {
 
 /// Numbers of shared memory that are loaded at once.
 const AT_ONCE: u32 = 4;
-/// A choice that is no expert: the id -1.
+/// A choice that is not an expert: the id -1.
 const NO_EXPERT: u32 = u32::MAX;
 /// What is added to the sum of router weights that divides them.
 const NOT_ZERO: f32 = 1e-20;

@@ -10,7 +10,7 @@ use crate::experts::{ExpertGroups, ExpertLayer, Routing, Score};
 /// The experts of each token and their router weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choices {
-    /// [M, k]: the expert, 0 to E - 1; a negative number is no expert.
+    /// [M, k]: the expert, 0 to E - 1; a negative number is not an expert.
     pub ids: Vec<i32>,
     /// [M, k]: the router weight; 0 where [`route`] gives no expert.
     pub weights: Vec<f64>,

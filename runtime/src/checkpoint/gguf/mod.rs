@@ -174,7 +174,10 @@ fn recognise(
         [n, k] => (Shape::matrix(n, k), false),
         [experts, n, k] => (Shape { experts, n, k }, true),
         _ => {
-            return unsupported(format!("a tensor of {} dimensions is no matrix", info.dims.len()));
+            return unsupported(format!(
+                "a tensor of {} dimensions is not a matrix",
+                info.dims.len()
+            ));
         }
     };
     let number = |store: &str| match tensors.get(&tensor_name(layer, store)) {

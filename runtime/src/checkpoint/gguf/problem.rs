@@ -49,8 +49,8 @@ pub enum GgufProblem {
     /// A truth value other than 0 and 1.
     #[error("the value of \"{0}\" is a truth value other than 0 and 1")]
     NotBool(String),
-    /// `general.alignment` is no power of two of 32 bits.
-    #[error("\"general.alignment\" is {0}, which is no power of two")]
+    /// `general.alignment` is not a power of two of 32 bits.
+    #[error("\"general.alignment\" is {0}, which is not a power of two")]
     Alignment(String),
     /// A tensor without dimensions, with more than four, with an empty one, or with more elements
     /// than 64 bits count.
@@ -63,7 +63,7 @@ pub enum GgufProblem {
         /// Its dimensions as the file has them, fastest first; the first four.
         found: Vec<u64>,
     },
-    /// Rows that are no whole number of blocks.
+    /// Rows that are not a whole number of blocks.
     #[error(
         "the tensor \"{tensor}\" has rows of {columns}, which are not whole blocks of {block} ({kind})"
     )]
@@ -78,7 +78,7 @@ pub enum GgufProblem {
         block: u64,
     },
     /// A tensor that starts between two multiples of the alignment.
-    #[error("the tensor \"{tensor}\" starts at {offset}, which is no multiple of {alignment}")]
+    #[error("the tensor \"{tensor}\" starts at {offset}, which is not a multiple of {alignment}")]
     Unaligned {
         /// The tensor.
         tensor: String,

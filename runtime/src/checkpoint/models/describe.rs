@@ -21,7 +21,7 @@ impl ModelConfig {
     /// The description of the model's expert layers; `None` if its family is not known.
     ///
     /// # Errors
-    /// A key that is missing, or whose value is not known; numbers that are no layer.
+    /// A key that is missing, or whose value is not known; numbers that are not a layer.
     pub(in super::super) fn expert_layer(&self) -> Result<Option<ExpertLayer>, CheckpointError> {
         let fields = Fields { object: &self.config.value, place: &self.config.place };
         self.family().map(|family| Reader { family, fields }.layer()).transpose()
@@ -45,7 +45,9 @@ impl Reader<'_> {
             gate: self.gate()?,
             weight_on_input: family.weight_on_input,
         };
-        layer.check().map_err(|error| fields.fault(format!("it is no expert layer: {error}")))?;
+        layer
+            .check()
+            .map_err(|error| fields.fault(format!("it is not an expert layer: {error}")))?;
         Ok(layer)
     }
 
@@ -58,7 +60,7 @@ impl Reader<'_> {
     fn size<T: TryFrom<i64>>(&self, keys: &[&str]) -> Result<T, CheckpointError> {
         let key = self.key(keys).or(keys.first().copied()).unwrap_or_default();
         let value = self.fields.needed(key, self.fields.integer(key)?)?;
-        let wrong = |_| self.fields.fault(format!("`{key}` is {value}, which is no size"));
+        let wrong = |_| self.fields.fault(format!("`{key}` is {value}, which is not a size"));
         T::try_from(value).map_err(wrong)
     }
 
@@ -127,7 +129,7 @@ impl Reader<'_> {
         let gate = known.and_then(|(_, gated, ungated)| if up { *gated } else { *ungated });
         gate.ok_or_else(|| {
             let without = if up { "" } else { " without up" };
-            self.fields.fault(format!("`{key}` is `{name}`, which is no known gate{without}"))
+            self.fields.fault(format!("`{key}` is `{name}`, which is not a known gate{without}"))
         })
     }
 }

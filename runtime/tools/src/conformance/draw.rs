@@ -440,7 +440,7 @@ pub fn tokens(scheme: &Scheme, own: FloatFormat, count: usize, k: usize, seed: u
     (0..count).flat_map(token).collect()
 }
 
-/// Whether a code type has codes that are no finite number.
+/// Whether a code type has codes that are not a finite number.
 pub fn has_special_codes(code: &Code) -> bool {
     (0..1u32 << code.bits()).any(|stored| !code.decode(stored).is_finite())
 }

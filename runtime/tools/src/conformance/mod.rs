@@ -548,7 +548,7 @@ impl Expectation {
 /// multiplied as `worth`; a kernel sums as `sums` says and decodes codes as `decoded` says.
 ///
 /// # Errors
-/// Codes that are no matrix of the scheme, or x that the scheme does not quantise.
+/// Codes that are not a matrix of the scheme, or x that the scheme does not quantise.
 pub fn expectations(
     scheme: &Scheme,
     plain: &PlainCodes,
