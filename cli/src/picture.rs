@@ -68,7 +68,7 @@ pub(crate) fn picture(scheme: &Scheme) -> String {
 /// `w[n, k] = (code[n, k] - 8) * scale[n, k/128]`.
 fn value_formula(scheme: &Scheme) -> String {
     let at = |component: Component| {
-        let along = |axis: &str, grain| match grain {
+        let along = |axis: &str, group_size| match group_size {
             GroupSize::Each(1) => Some(axis.to_owned()),
             GroupSize::Each(_) if axis == "k" && scheme.index.is_some() => {
                 Some("index[k]".to_owned())
@@ -260,8 +260,8 @@ fn matrix(page: &mut Page, view: &View<'_>) {
     let outlined = groups.iter().enumerate().filter(|_| view.scheme.index.is_none());
     for (level, (group, _)) in outlined {
         // Ellipses count to what they stand between; a group without end takes them all.
-        let inside = |list: &[Option<u64>], grain: GroupSize| {
-            let beyond = list.iter().position(|at| at.is_some_and(|at| grain.group(at) > 0));
+        let inside = |list: &[Option<u64>], group_size: GroupSize| {
+            let beyond = list.iter().position(|at| at.is_some_and(|at| group_size.group(at) > 0));
             beyond.unwrap_or(list.len()) as f64 * CELL
         };
         let grow = level as f64 * 3.0;
@@ -352,8 +352,8 @@ fn bit_numbers(page: &mut Page, view: &View<'_>) {
 
 /// A word: its number and address at the left, its boxes, and a caption at the right.
 fn one_word(page: &mut Page, view: &View<'_>, word: u64, spot: Spot, caption: &str) {
-    let (pieces, bit, right) = (view.pieces(word), view.bit(), view.right());
-    let height = if pieces.len() > 1 { 44.0 } else { 34.0 };
+    let (bit_fields, bit, right) = (view.bit_fields(word), view.bit(), view.right());
+    let height = if bit_fields.len() > 1 { 44.0 } else { 34.0 };
     let (y, middle, left) = (page.y, page.y + height / 2.0, WORD.0 - 12.0);
     let name = format!("{} {word}", view.noun);
     let place = match view.place(spot) {
@@ -363,12 +363,12 @@ fn one_word(page: &mut Page, view: &View<'_>, word: u64, spot: Spot, caption: &s
     };
     page.text(left, middle - 2.0, "word right", &name);
     page.text(left, middle + 13.0, "caption right", place);
-    for piece in pieces {
-        let high = piece.at + u64::from(piece.bits);
-        let (x, w) = (right - high as f64 * bit, f64::from(piece.bits) * bit);
-        let words = view.piece_label(&piece);
-        let tip = format!("{name} bits {}-{}: {}", piece.at, high - 1, words.join(" "));
-        let class = slot_class(piece.slot, page.by);
+    for field in bit_fields {
+        let high = field.at + u64::from(field.bits);
+        let (x, w) = (right - high as f64 * bit, f64::from(field.bits) * bit);
+        let words = view.bit_field_label(&field);
+        let tip = format!("{name} bits {}-{}: {}", field.at, high - 1, words.join(" "));
+        let class = slot_class(field.slot, page.by);
         page.labelled(Area { x, y, w, h: height }, &class, &words, &tip);
     }
     for byte in (0..=view.width).step_by(8) {

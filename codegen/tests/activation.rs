@@ -369,7 +369,7 @@ fn products_get_their_operand() {
     assert!(made > 0);
 }
 
-/// Rows longer than a block's registers, and so many columns that lanes have several pieces.
+/// Rows longer than a block's registers, and so many columns that lanes have several vectors.
 #[test]
 fn long_rows_are_read_twice() {
     let scheme = other("i8 { zero: i8, scale: own per token, ties: away }", "own");

@@ -63,7 +63,7 @@ fn pack(plan: &Plan, bound: &BoundLayout, shape: Shape) -> Vec<u8> {
     bytes
 }
 
-/// The words that the stages make of one piece's words, in the order of the outputs.
+/// The words that the stages make of one chunk's words, in the order of the outputs.
 fn decode(dequant: &DequantPlan, words: &[u32]) -> Vec<u32> {
     let mut words = words.to_vec();
     for stage in &dequant.stages {
@@ -180,7 +180,7 @@ fn the_shared_layout_is_the_agreed_one() {
 }
 
 /// A lane of a warp loads words in order; decoded, they are the registers of the operands of
-/// consecutive k steps. Rows are the fragment's; the columns of a lane in a group, or a piece if
+/// consecutive k steps. Rows are the fragment's; the columns of a lane in a group, or a chunk if
 /// that is shorter, are neighbours. The layout says which of its registers of x has those of w.
 #[test]
 fn a_lane_holds_its_fragment_on_matrix_machines() {
@@ -299,10 +299,10 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let shape = Shape { experts: 1, n: 32, k: u64::from(columns) * 3 };
         let bound = bind(&plan, shape);
         let bytes = pack(&plan, &bound, shape);
-        let piece = (rows * columns * bits / 8) as usize;
+        let unit = (rows * columns * bits / 8) as usize;
         if plan.native.plane_words.len() == 1 && !plan.dequant.joins_planes() {
             // What a lane loads at once: 16 bytes.
-            assert_eq!(piece / lanes, 16, "{weight} {activation}");
+            assert_eq!(unit / lanes, 16, "{weight} {activation}");
         }
         let operand = plan.compute.product.weight;
         let per_word = operand.per_word() as u32;
@@ -310,15 +310,15 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let shared = columns.min(group).min(1024 / operand.bits());
         // Registers of a row in A.
         let of_a = (0..sizes[1]).map(rank).max().unwrap() + 1;
-        for (position, bytes) in bytes.chunks(piece).enumerate() {
+        for (position, bytes) in bytes.chunks(unit).enumerate() {
             let (tile, first) = (position as u64 / 3, position as u64 % 3 * u64::from(columns));
             for lane in 0..lanes {
                 // The first columns of this lane's registers of x, as it loads them.
                 let own = part(lane) * (shared / of_row);
-                let stretches = (0..columns).step_by(shared as usize);
-                let x = stretches.flat_map(|stretch| {
+                let starts = (0..columns).step_by(shared as usize);
+                let x = starts.flat_map(|start| {
                     let words = (0..shared / of_row).step_by(per_word as usize);
-                    words.map(move |word| stretch + own + word)
+                    words.map(move |word| start + own + word)
                 });
                 let x: Vec<u32> = x.collect();
                 let lane_words = lane_words(&plan.native, bytes, (lane, lanes));
@@ -458,13 +458,12 @@ fn a_lane_holds_its_columns_where_products_scale() {
         assert_eq!(plan.native.plane_words, [words], "{weight}");
         let (bits, shape) = (8 - rest, Shape { experts: 1, n: 32, k: 512 });
         let bytes = pack(&plan, &bind(&plan, shape), shape);
-        let pieces = bytes.chunks((16 * columns * bits / 8) as usize);
+        let units = bytes.chunks((16 * columns * bits / 8) as usize);
         let chunks = shape.k / u64::from(columns);
-        for (tile, pieces) in pieces.collect::<Vec<_>>().chunks(chunks as usize).enumerate() {
+        for (tile, units) in units.collect::<Vec<_>>().chunks(chunks as usize).enumerate() {
             for lane in 0..64 {
                 // Word after word of all that the lane loads; a step takes `bits` words of them.
-                let held =
-                    pieces.iter().flat_map(|piece| lane_words(&plan.native, piece, (lane, 64)));
+                let held = units.iter().flat_map(|unit| lane_words(&plan.native, unit, (lane, 64)));
                 let held: Vec<u32> = held.collect();
                 for e in 0..held.len() as u64 * 32 / u64::from(bits) {
                     let (step, e_of_step, quarter) = (e / 32, e % 32, lane as u64 / 16);
@@ -485,17 +484,17 @@ fn a_lane_holds_its_columns_where_products_scale() {
     }
 }
 
-/// The words of one lane of several in a piece: plane after plane, its words side by side.
-fn lane_words(native: &NativeLayout, piece: &[u8], (lane, lanes): (usize, usize)) -> Vec<u32> {
+/// The words of one lane of several in a unit: plane after plane, its words side by side.
+fn lane_words(native: &NativeLayout, unit: &[u8], (lane, lanes): (usize, usize)) -> Vec<u32> {
     let mut first = 0;
     let of_plane = |&of_lane: &u32| {
         let bytes = 4 * of_lane as usize;
-        let plane = &piece[first..first + lanes * bytes];
+        let plane = &unit[first..first + lanes * bytes];
         first += lanes * bytes;
         words(&plane[bytes * lane..bytes * (lane + 1)])
     };
     let all: Vec<u32> = native.plane_words.iter().flat_map(of_plane).collect();
-    assert_eq!(4 * lanes * all.len(), piece.len(), "planes fill a piece");
+    assert_eq!(4 * lanes * all.len(), unit.len(), "planes fill a unit");
     all
 }
 

@@ -61,7 +61,8 @@ fn random_codes(scheme: &Scheme, shape: Shape, seed: u64) -> PlainCodes {
         (state >> 32) as u32
     };
     let codes = |component: Component| {
-        let granularity = scheme.granularity(component).expect("a listed component has grains");
+        let granularity =
+            scheme.granularity(component).expect("a listed component has a granularity");
         let (rows, cols) = granularity.elements(shape);
         let mask = u32::MAX >> (32 - granularity.bits);
         let codes = (0..shape.experts * rows * cols).map(|_| next() & mask).collect();

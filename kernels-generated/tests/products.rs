@@ -326,7 +326,7 @@ fn amx_and_avx512_agree() {
     );
     let [ours, theirs] = both(&parts, "bf16 matrix");
     assert_ne!(ours, theirs, "two kernels");
-    // 306 roundings a term, of either: K of a chain, two a piece and a group, 18 besides.
+    // 306 roundings a term, of either: K of a chain, two a segment and a group, 18 besides.
     let roundings = (2 * (k + 2 * (k / 32 + k / 32) + 18)) as f64 / f64::from(1 << 24);
     let weights = parts.decode_rows(0..n as u64);
     for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {

@@ -479,7 +479,7 @@ impl TensorWord {
     }
 }
 
-/// How the 16-byte pieces of a row are permuted in shared memory.
+/// How the 16-byte vectors of a row are permuted in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Swizzle {
     /// As they are.

@@ -354,7 +354,7 @@ impl Unpacked {
             (Some(index), GroupSize::Each(_)) => {
                 u64::from(index[(expert * self.shape.k + k) as usize])
             }
-            (_, grain) => grain.group(k),
+            (_, group_size) => group_size.group(k),
         };
         part.values[((expert * rows + part.granularity.rows.group(n)) * cols + group) as usize]
     }

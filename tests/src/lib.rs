@@ -154,11 +154,11 @@ pub fn packed(layer: &Layer) -> StoredTensors {
 /// The element of a component that an index belongs to.
 fn element(scheme: &Scheme, plain: &PlainCodes, component: Component, index: Index) -> u32 {
     let granularity = scheme.granularity(component).expect("a component of the scheme");
-    let count = |grain: GroupSize, extent: u64| match grain {
+    let count = |group_size: GroupSize, extent: u64| match group_size {
         GroupSize::Each(each) => extent.div_ceil(u64::from(each)),
         GroupSize::All => 1,
     };
-    let at = |grain: GroupSize, of: u64| match grain {
+    let at = |group_size: GroupSize, of: u64| match group_size {
         GroupSize::Each(each) => of / u64::from(each),
         GroupSize::All => 0,
     };

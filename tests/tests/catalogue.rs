@@ -9,7 +9,7 @@ const ROW: (u32, u32) = (1, 0);
 
 /// Rows and columns that share one scale; 0 is a whole axis.
 fn sides(group: Group) -> (u32, u32) {
-    let side = |grain| match grain {
+    let side = |group_size| match group_size {
         GroupSize::Each(count) => count,
         GroupSize::All => 0,
     };

@@ -143,9 +143,9 @@ fn bits_do_not_depend_on_the_threads_or_the_run() {
     }
 }
 
-/// An expert of more rows than a token block; pieces of fewer tokens; a workspace that is too small.
+/// An expert of more rows than a token block; chunks of fewer tokens; a workspace that is too small.
 #[test]
-fn calls_in_pieces_give_the_same_results() {
+fn calls_in_chunks_give_the_same_results() {
     let mut drawn = drawn(SMALL, 700);
     drawn.ids[..1200].fill(3);
     let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
@@ -159,7 +159,7 @@ fn calls_in_pieces_give_the_same_results() {
     let some = with(1 << 30).workspace_size(60) as u64;
     let op = with(some);
     assert!(op.workspace_size(1) as u64 <= some && op.workspace_size(700) as u64 > some);
-    assert!(op.explain(700).contains("in pieces"), "{}", op.explain(700));
+    assert!(op.explain(700).contains("in chunks"), "{}", op.explain(700));
     let mut workspace = Workspace::default();
     let mut y = vec![f32::NAN; whole.len()];
     op.forward_into(&drawn.call(700), ValuesMut::F32(&mut y), &mut workspace).unwrap();
@@ -184,7 +184,7 @@ fn calls_in_pieces_give_the_same_results() {
 
 /// A scale over all rows of h needs all rows at once.
 #[test]
-fn a_scale_over_all_tokens_is_not_computed_in_pieces() {
+fn a_scale_over_all_tokens_is_not_computed_in_chunks() {
     let text = "s { weight: i8, scale: f32 per channel, pack: [k, n], \
                 activation: i8 { scale: f32 per tensor from amax / 127 } }";
     let scheme = quantloom_dsl::parse(text).unwrap();

@@ -208,7 +208,7 @@ fn differences_of_codes_and_static_zero_points_are_exact() {
 }
 
 #[test]
-fn more_rows_than_a_launch_takes_are_cut_into_pieces() {
+fn more_rows_than_a_launch_takes_are_cut_into_chunks() {
     let few = Chosen(|request, tokens| Jit.choose(request, tokens.min(16)));
     let simulator = simulator("sm_90a").with_source(Arc::new(few));
     let done = verify(simulator, scheme("ct_w4a16"), (32, 256), &[17, 35]);

@@ -196,9 +196,9 @@ fn many_parts_are_rounded() {
     assert_eq!(y(&narrow, &x, routed).unwrap(), y(&wide, &x, routed).unwrap());
 }
 
-/// A workspace for few tokens cuts a call into pieces.
+/// A workspace for few tokens cuts a call into chunks.
 #[test]
-fn a_small_workspace_cuts_tokens_into_pieces() {
+fn a_small_workspace_cuts_tokens_into_chunks() {
     let (x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
     let routed = Routed::Chosen { ids: &ids, weights: &weights };
     let whole = y(&prepared(simulator(), &ExpertOptions::default()), &x, routed).unwrap();
@@ -206,7 +206,7 @@ fn a_small_workspace_cuts_tokens_into_pieces() {
     let full = prepared(simulator(), &options).workspace_size(TOKENS);
     options.most_workspace = full as u64 / 2;
     let layer = prepared(simulator(), &options);
-    assert!(layer.explain(TOKENS).contains("pieces"), "{}", layer.explain(TOKENS));
+    assert!(layer.explain(TOKENS).contains("chunks"), "{}", layer.explain(TOKENS));
     assert!(layer.workspace_size(TOKENS) <= full / 2);
     for (at, (cut, whole)) in y(&layer, &x, routed).unwrap().iter().zip(&whole).enumerate() {
         // Other kernels may add in another order.

@@ -138,7 +138,7 @@ fn zero_points_far_from_their_codes_are_exact() {
 
 /// One number for a block of rows: the groups of a k-tile are read at once, whether or not K ends there.
 #[test]
-fn blocks_of_rows_end_inside_of_turns() {
+fn blocks_of_rows_end_inside_of_k_tiles() {
     let mut schemes = Vec::new();
     for (rows, columns) in [(16, 16), (32, 32), (16, 64), (64, 64), (128, 32), (32, 128)] {
         let scale = format!("scale: f32 per {rows}x{columns}");

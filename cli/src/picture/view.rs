@@ -1,4 +1,4 @@
-//! What lies where in a store, asked of its [`BoundLayout`] layout: words, pieces, formulas, labels.
+//! What is where in a store, by its [`BoundLayout`]: words, bit fields, formulas, labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,14 +40,14 @@ pub(super) enum Spot {
 }
 
 /// Neighbouring bits of a word that go together: bits of one element, or one pad.
-pub(super) struct Piece {
+pub(super) struct BitField {
     /// Lowest bit in the word, and what it is.
     pub(super) at: u64,
     pub(super) slot: BitContent,
     pub(super) bits: u32,
 }
 
-impl Piece {
+impl BitField {
     fn takes(&self, next: BitContent) -> bool {
         match (self.slot, next) {
             (BitContent::Bit(low), BitContent::Bit(next)) => {
@@ -105,24 +105,24 @@ impl<'a> View<'a> {
         ((word + 1) * self.width <= self.bound.bits()).then_some(word)
     }
 
-    pub(super) fn pieces(&self, word: u64) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    pub(super) fn bit_fields(&self, word: u64) -> Vec<BitField> {
+        let mut bit_fields: Vec<BitField> = Vec::new();
         for at in 0..self.width {
             let slot = self.bound.content(word * self.width + at);
-            match pieces.last_mut() {
+            match bit_fields.last_mut() {
                 Some(last) if last.takes(slot) => last.bits += 1,
-                _ => pieces.push(Piece { at, slot, bits: 1 }),
+                _ => bit_fields.push(BitField { at, slot, bits: 1 }),
             }
         }
-        pieces
+        bit_fields
     }
 
     pub(super) fn elements(&self, word: u64) -> Vec<Element> {
-        let element = |piece: Piece| match piece.slot {
+        let element = |field: BitField| match field.slot {
             BitContent::Bit(element) => Some(element),
             _ => None,
         };
-        self.pieces(word).into_iter().filter_map(element).collect()
+        self.bit_fields(word).into_iter().filter_map(element).collect()
     }
 
     /// The words that hold an element, by number: more than one where it straddles.
@@ -235,13 +235,13 @@ impl<'a> View<'a> {
         words
     }
 
-    /// The words in a piece's box.
-    pub(super) fn piece_label(&self, piece: &Piece) -> Vec<String> {
-        match piece.slot {
+    /// The words in a bit field's box.
+    pub(super) fn bit_field_label(&self, field: &BitField) -> Vec<String> {
+        match field.slot {
             BitContent::Bit(Element { component, index, bit }) => {
                 let whole =
-                    self.scheme.granularity(component).is_some_and(|g| g.bits == piece.bits);
-                let part = match piece.bits {
+                    self.scheme.granularity(component).is_some_and(|g| g.bits == field.bits);
+                let part = match field.bits {
                     1 => format!("b{bit}"),
                     bits => format!("b{bit}-{}", bit + bits - 1),
                 };

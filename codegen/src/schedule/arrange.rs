@@ -149,7 +149,7 @@ impl Arranged {
 /// Sizes of groups, without whole rows.
 fn sizes(granularity: impl Iterator<Item = GroupSize>) -> BTreeSet<u32> {
     granularity
-        .filter_map(|grain| match grain {
+        .filter_map(|group_size| match group_size {
             GroupSize::Each(columns) => Some(columns),
             GroupSize::All => None,
         })

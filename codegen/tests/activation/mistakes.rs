@@ -192,7 +192,7 @@ const CODE_MISTAKES: &[(&str, &str, OperandType, Mutation)] = &[
             *b = 8u32.into();
         }
     }),
-    ("pieces side by side, without the zeros", "e3m2", OperandType::E3m2, |_, op| {
+    ("parts side by side, without the zeros", "e3m2", OperandType::E3m2, |_, op| {
         if let Op::Binary { op: Binary::And, b: b @ Operand::U32(24), .. } = op {
             *b = 8u32.into();
         }

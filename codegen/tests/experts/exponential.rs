@@ -42,13 +42,13 @@ fn largest_error(name: &str, bits: impl Iterator<Item = u32>) -> f64 {
     largest
 }
 
-/// Every f32, in pieces.
+/// Every f32, in parts.
 #[test]
 fn exp_is_within_its_units_of_every_number() {
-    const PIECE: u64 = 1 << 15;
-    for piece in Share::new(1 << 15, 1 << 12).of(0..(1 << 32) / PIECE) {
-        let first = piece * PIECE;
-        largest_error("sm_90a", (first..first + PIECE).map(|bits| bits as u32));
+    const PART: u64 = 1 << 15;
+    for part in Share::new(1 << 15, 1 << 12).of(0..(1 << 32) / PART) {
+        let first = part * PART;
+        largest_error("sm_90a", (first..first + PART).map(|bits| bits as u32));
     }
 }
 

@@ -329,8 +329,8 @@ pub fn warp_matrices(target: &'static Target) -> Kernel {
     let lane = b.special(Special::Lane);
     let row = b.mul(lane, 8u32);
     let zeros = [Operand::U32(0); 4];
-    for piece in 0..4 {
-        b.store(Address::new(tile, row).plus(8 * warp * piece), &zeros, Width::B128, None);
+    for quarter in 0..4 {
+        b.store(Address::new(tile, row).plus(8 * warp * quarter), &zeros, Width::B128, None);
     }
     b.push(Op::WarpSync);
     let (a, two) = if target.has(Feature::LdMatrix) {

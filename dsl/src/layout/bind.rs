@@ -253,7 +253,7 @@ impl<'a> Binder<'a> {
         axis: Axis,
         path: &[(usize, &Digit)],
     ) -> Result<(), BindError> {
-        let (grain, extent) = match axis {
+        let (group_size, extent) = match axis {
             Axis::E => (GroupSize::Each(1), self.shape.experts),
             Axis::N => (granularity.rows, self.shape.n),
             _ => (granularity.cols, self.shape.k),
@@ -262,7 +262,7 @@ impl<'a> Binder<'a> {
             |digit: &Digit| digit.axis == axis || axis == Axis::K && digit.axis == Axis::G;
         let chain: Vec<(usize, &Digit)> =
             path.iter().copied().filter(|(_, digit)| on_axis(digit)).collect();
-        let numbers = resolve_digits(component, axis, grain, extent, &chain)?;
+        let numbers = resolve_digits(component, axis, group_size, extent, &chain)?;
         for ((id, _), number) in chain.iter().zip(numbers) {
             match self.resolved[*id] {
                 Some(other) if other != number => {

@@ -39,17 +39,17 @@ pub(super) fn swizzle_digit(
 pub(super) fn resolve_digits(
     component: Component,
     axis: Axis,
-    grain: GroupSize,
+    group_size: GroupSize,
     extent: u64,
     chain: &[(usize, &Digit)],
 ) -> Result<Vec<Resolved>, BindError> {
     let of = axis.to_string();
-    let unit = match grain {
+    let unit = match group_size {
         GroupSize::Each(count) => u64::from(count),
         GroupSize::All => extent.max(1),
     };
     if chain.is_empty() {
-        return if grain.elements(extent) <= 1 {
+        return if group_size.elements(extent) <= 1 {
             Ok(Vec::new())
         } else {
             Err(BindError::new(

@@ -222,7 +222,7 @@ struct Cell {
 
 impl Grid {
     fn groups(&self, group: Group) -> Vec<Cell> {
-        let step = |grain: GroupSize, extent: usize| match grain {
+        let step = |group_size: GroupSize, extent: usize| match group_size {
             GroupSize::Each(count) => count as usize,
             GroupSize::All => extent.max(1),
         };

@@ -39,7 +39,7 @@ pub(super) fn position(granularity: Granularity, shape: Shape, index: Index) -> 
 /// The first index of each element, in the order of [`PlainCodes`].
 pub(super) fn elements(granularity: Granularity, shape: Shape) -> impl Iterator<Item = Index> {
     use crate::layout::GroupSize;
-    let step = |grain: GroupSize, extent: u64| match grain {
+    let step = |group_size: GroupSize, extent: u64| match group_size {
         GroupSize::Each(count) => u64::from(count),
         GroupSize::All => extent,
     };

@@ -116,7 +116,7 @@ impl Case {
     pub(crate) fn elements(&self, component: Component) -> Vec<Index> {
         let Some(granularity) = self.granularity(component) else { return Vec::new() };
         let Shape { experts, n, k } = self.bound.shape();
-        let step = |grain| match grain {
+        let step = |group_size| match group_size {
             GroupSize::Each(count) => count as usize,
             GroupSize::All => usize::MAX,
         };

@@ -201,7 +201,7 @@ impl ExplicitScheme {
     fn sizes(&self, dims: &BTreeSet<u64>) -> BTreeSet<u64> {
         let scales = self.scheme.scales.iter().map(|scale| scale.group);
         let granularity = scales.flat_map(|group| [group.rows, group.cols]);
-        let granularity = granularity.filter_map(|grain| match grain {
+        let granularity = granularity.filter_map(|group_size| match group_size {
             GroupSize::Each(count) => Some(u64::from(count)),
             GroupSize::All => None,
         });

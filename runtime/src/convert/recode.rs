@@ -436,8 +436,8 @@ impl Recoder<'_> {
         let Some(index) = self.from.index() else { return k };
         let group = index.get((e * self.shape.k + k) as usize).copied().unwrap_or(0);
         let of = [Component::Zero, Component::Shift(0)];
-        let grain = of.iter().find_map(|component| self.from.grouped_values(*component));
-        match grain.map(|(granularity, _)| granularity.cols) {
+        let grouped = of.iter().find_map(|component| self.from.grouped_values(*component));
+        match grouped.map(|(granularity, _)| granularity.cols) {
             Some(GroupSize::Each(cols)) => u64::from(group) * u64::from(cols),
             _ => k,
         }
@@ -458,7 +458,7 @@ fn part_of(small: GroupSize, large: GroupSize, extent: u64) -> bool {
 /// Where each group begins, in the order of its elements.
 fn origins(granularity: Granularity, shape: Shape) -> impl Iterator<Item = GroupOrigin> {
     let (rows, cols) = granularity.elements(shape);
-    let step = |grain: GroupSize, extent: u64| match grain {
+    let step = |group_size: GroupSize, extent: u64| match group_size {
         GroupSize::Each(count) => u64::from(count),
         GroupSize::All => extent,
     };

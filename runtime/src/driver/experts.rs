@@ -98,7 +98,7 @@ impl<D: DriverApi> LayerPlan<DriverExecutor<D>> {
         let y = address("y", y.address(), y.bytes(), self.y_bytes())?;
         let mut memory = Memory::of_launch(given, y, workspace, self.workspace())?;
         let current = self.executor().stream().context().enter()?;
-        for (_, chunk) in &self.pieces {
+        for (_, chunk) in &self.chunks {
             for launch in &chunk.launches {
                 // SAFETY: the caller's promise.
                 unsafe { queue(&current, Handle(stream), (chunk, launch), memory, overlap) }?;

@@ -22,9 +22,9 @@ pub enum ExpertsNotScheduled {
         /// The most bytes.
         most: u64,
     },
-    /// M tokens do not fit the workspace in one piece, and the caller's memory holds one.
-    #[error("{0} tokens in one piece")]
-    Pieces(u64),
+    /// M tokens do not fit the workspace in one chunk, and the caller's memory holds one.
+    #[error("{0} tokens in one chunk")]
+    Chunks(u64),
     /// Scales of h over groups of several rows.
     #[error(
         "scales of groups of several rows of the second product's input: its rows are pairs of a token \

@@ -12,7 +12,7 @@ pub struct ExpertOptions {
     pub score_bias: Option<Vec<f32>>,
     /// Static scales of x and h.
     pub input_scales: InputScales,
-    /// The most bytes of workspace of a call; calls with more tokens are cut into pieces.
+    /// The most bytes of workspace of a call; calls with more tokens are cut into chunks.
     pub most_workspace: u64,
     /// The most bytes of the parts of all pairs in f32. Beyond, where y has 16 bits, parts are rounded to the type
     /// of y: half the bytes are written and read. A launch has as many parts as tokens times experts of a token,

@@ -20,7 +20,7 @@
 //! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
 //! | `launch` | x, y and a workspace of the executor; the launches of a plan on them |
 //! | `experts` | expert layers: stacked weights, plans and the op |
-//! | `matmul` | the op: x in, pieces of M, launches, y out |
+//! | `matmul` | the op: x in, chunks of M, launches, y out |
 //! | `accumulation` | where its kernels round, for the conformance kit |
 
 mod accumulation;

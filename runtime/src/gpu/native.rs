@@ -252,16 +252,16 @@ impl fmt::Display for NativeBuffer {
     }
 }
 
-fn shared(grain: GroupSize) -> String {
-    match grain {
+fn shared(group_size: GroupSize) -> String {
+    match group_size {
         GroupSize::Each(each) => each.to_string(),
         GroupSize::All => "all".to_owned(),
     }
 }
 
 /// The first index of a group.
-fn first_of(grain: GroupSize, group: u64) -> u64 {
-    match grain {
+fn first_of(group_size: GroupSize, group: u64) -> u64 {
+    match group_size {
         GroupSize::Each(each) => group * u64::from(each),
         GroupSize::All => 0,
     }

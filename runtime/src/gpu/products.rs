@@ -112,7 +112,7 @@ pub struct ChosenKernel {
     /// The kernel.
     pub key: KernelKey,
     /// The most rows of x that a launch of it takes, [`u64::MAX`] if any number; a larger product is
-    /// cut into such pieces.
+    /// cut into such chunks.
     pub tokens: u64,
     /// The type in which it multiplies weights and x, and why not in another: `in bf16`.
     pub compute_dtype: String,

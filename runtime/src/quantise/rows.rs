@@ -99,8 +99,8 @@ impl RowBlocks {
         let zero = scheme.zero.map(|zero| zero.group.rows);
         let shifts = || scheme.shifts.iter().map(|shift| shift.group.rows);
         let mut step = 1u64;
-        for grain in scales().chain(zero).chain(shifts()) {
-            if let GroupSize::Each(count) = grain {
+        for group_size in scales().chain(zero).chain(shifts()) {
+            if let GroupSize::Each(count) = group_size {
                 let count = u64::from(count);
                 step = if step.is_multiple_of(count) { step } else { step.checked_mul(count)? };
             }
@@ -109,12 +109,12 @@ impl RowBlocks {
         if step >= shape.n {
             return Some(Self { rows: shape.n, front: 0 });
         }
-        let all = |grain: GroupSize| grain == GroupSize::All;
+        let all = |group_size: GroupSize| group_size == GroupSize::All;
         let spans = scales().chain(zero).chain(shifts()).any(all);
         // A component that spans all rows must depend only on values and on other components that
         // span all rows: levels are chosen from the last to the first, zero points after them, all
         // after the shift, whose levels are chosen from the smallest values of each other's groups.
-        let coarse = scales().skip_while(|grain| !all(*grain)).all(all);
+        let coarse = scales().skip_while(|group_size| !all(*group_size)).all(all);
         let zero_last = zero.is_none_or(|zero| !all(zero) || scales().all(all));
         if spans && !(coarse && zero_last && shifts().all(all)) {
             return None;

@@ -17,9 +17,9 @@ pub struct Memory {
 }
 
 /// What the lengths of buffers are multiples of: kernels read by 16 bytes.
-const GRAIN: u64 = 16;
+const SIZE_UNIT: u64 = 16;
 /// Bytes that are filled at once.
-const PIECE: usize = 1 << 20;
+const WRITE_BYTES: usize = 1 << 20;
 /// What the lengths of copies are multiples of.
 const WORD: usize = 4;
 
@@ -27,7 +27,7 @@ impl Memory {
     /// Memory full of 0.
     pub(super) fn zeroed(of: &Opened, bytes: u64) -> Result<Self, WgpuError> {
         of.there()?;
-        let size = bytes.max(1).next_multiple_of(GRAIN);
+        let size = bytes.max(1).next_multiple_of(SIZE_UNIT);
         let limit = of.device.limits().max_storage_buffer_binding_size;
         if size > limit {
             let doing = format!("making room for {bytes} bytes");
@@ -67,11 +67,11 @@ impl Memory {
     pub(super) fn ones(of: &Opened, bytes: u64) -> Result<Self, WgpuError> {
         let memory = Self::zeroed(of, bytes)?;
         let doing = || format!("filling {bytes} bytes");
-        let ones = vec![0xff; PIECE];
+        let ones = vec![0xff; WRITE_BYTES];
         let size = memory.buffer.size();
-        for first in (0..size).step_by(PIECE) {
-            let piece = usize::try_from(size - first).unwrap_or(PIECE).min(PIECE);
-            let write = || of.queue.write_buffer(&memory.buffer, first, &ones[..piece]);
+        for first in (0..size).step_by(WRITE_BYTES) {
+            let bytes = usize::try_from(size - first).unwrap_or(WRITE_BYTES).min(WRITE_BYTES);
+            let write = || of.queue.write_buffer(&memory.buffer, first, &ones[..bytes]);
             checked(&of.device, doing, write)?;
         }
         of.queue.submit([]);

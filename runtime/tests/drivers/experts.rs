@@ -116,7 +116,7 @@ fn matrix(first: u8) -> Unpacked {
     Unpacked::new(&scheme(), Shape::matrix(64, 64), &stored).unwrap()
 }
 
-/// Three tokens in two pieces, captured, and replayed with other x and other experts.
+/// Three tokens in two chunks, captured, and replayed with other x and other experts.
 pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
     let context = Context::<D>::new(0)?;
     let stream = Stream::new(&context)?;
@@ -162,7 +162,7 @@ pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
     print_result(launch(383, true));
     print_result(launch(384, false));
     launch(384, true)?;
-    // Each piece's rows begin at the first word of the codes, those of expert 0.
+    // Each chunk's rows begin at the first word of the codes, those of expert 0.
     let expected = |first: u32| -> Vec<u32> {
         let of = |(at, x): (usize, u32)| {
             let codes = |first: u32| if at % 64 == 0 { first } else { 0 };

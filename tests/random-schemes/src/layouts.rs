@@ -251,8 +251,8 @@ fn digits(dice: &mut Dice, placed: Placed) -> Vec<Digit> {
 
 /// The digits of one axis: digits with sizes from the group size on, then an open one; or the whole
 /// axis.
-fn chain(dice: &mut Dice, axis: Axis, grain: GroupSize) -> Vec<Digit> {
-    let unit = match grain {
+fn chain(dice: &mut Dice, axis: Axis, group_size: GroupSize) -> Vec<Digit> {
+    let unit = match group_size {
         // A default layout has digits along which the component does not vary.
         GroupSize::All if dice.one_in(6) => return vec![Digit::new(axis, DigitRange::Open)],
         GroupSize::All => return Vec::new(),
@@ -288,9 +288,9 @@ fn chain(dice: &mut Dice, axis: Axis, grain: GroupSize) -> Vec<Digit> {
 fn swizzle(dice: &mut Dice, digits: &mut [Digit], granularity: Granularity) {
     let on_n = |digit: &Digit| digit.axis == Axis::N;
     let rows_first = dice.one_in(2);
-    let (other, grain) =
+    let (other, group_size) =
         if rows_first { (Axis::K, granularity.cols) } else { (Axis::N, granularity.rows) };
-    let GroupSize::Each(unit) = grain else { return };
+    let GroupSize::Each(unit) = group_size else { return };
     for digit in digits.iter_mut().filter(|digit| on_n(digit) == rows_first) {
         if let DigitRange::Sized { size, .. } = digit.part
             && size.is_power_of_two()

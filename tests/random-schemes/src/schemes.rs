@@ -34,8 +34,8 @@ impl Group {
     }
 
     fn granularity(self, bits: u32) -> Granularity {
-        let grain = |count: Option<u32>| count.map_or(GroupSize::All, GroupSize::Each);
-        Granularity { bits, rows: grain(self.0), cols: grain(self.1) }
+        let group_size = |count: Option<u32>| count.map_or(GroupSize::All, GroupSize::Each);
+        Granularity { bits, rows: group_size(self.0), cols: group_size(self.1) }
     }
 }
 

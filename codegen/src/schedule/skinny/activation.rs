@@ -104,10 +104,11 @@ impl Activation {
         let column = ragged.then(|| b.mad(k_tile, k_tile_words, self.column));
         let vector_words = (main.problem.input.bytes(main.lane_columns()) / 4).min(4);
         let vector_columns = vector_words * 4 / main.problem.input.word().bytes();
-        let stretches = (0..k_tile_words).step_by(of(main.shared_columns()) as usize);
+        let segment_starts = (0..k_tile_words).step_by(of(main.shared_columns()) as usize);
         let vectors = (0..of(main.lane_columns())).step_by(vector_columns as usize);
-        let offsets: Vec<u32> =
-            stretches.flat_map(|first| vectors.clone().map(move |vector| first + vector)).collect();
+        let offsets: Vec<u32> = segment_starts
+            .flat_map(|first| vectors.clone().map(move |vector| first + vector))
+            .collect();
         let firsts: Vec<Operand> =
             self.sources.iter().map(|source| b.mad(k_tile, k_tile_words, *source)).collect();
         for (vector, offset) in offsets.into_iter().enumerate() {

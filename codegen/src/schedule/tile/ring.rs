@@ -175,8 +175,8 @@ impl Ring {
         let in_row = tile.x_fragment.part.of(b, tile.lane);
         let at_row = b.mul(row, ROW);
         let lane_words = main.problem.input.bytes(main.lane_columns()) / 4;
-        let stretches = (0..ROW).step_by((main.row_lanes() * lane_words) as usize);
-        let firsts = stretches.flat_map(|first| {
+        let segment_starts = (0..ROW).step_by((main.row_lanes() * lane_words) as usize);
+        let firsts = segment_starts.flat_map(|first| {
             (0..lane_words).step_by(swizzle.words as usize).map(move |word| first + word)
         });
         let x_at = firsts.map(|first| {

@@ -201,8 +201,8 @@ pub(super) fn product() -> Case {
     let first = b.less(thread, 64);
     b.when(first, |b| {
         let row = b.shr(thread, 3);
-        let piece = b.and(thread, 7);
-        let swizzled = b.xor(piece, row);
+        let segment = b.and(thread, 7);
+        let swizzled = b.xor(segment, row);
         let from = b.shl(thread, 2);
         let words = b.load(Address::new(b_words, from), Width::B128);
         let to = b.mad(row, 8, swizzled);
@@ -225,9 +225,9 @@ pub(super) fn product() -> Case {
     let row = b.and(lane, 7);
     let half = b.shr(lane, 3);
     let half = b.and(half, 1);
-    let piece = b.mad(warp, 2, half);
-    let piece = b.xor(piece, row);
-    let at = b.mad(row, 8, piece);
+    let segment = b.mad(warp, 2, half);
+    let segment = b.xor(segment, row);
+    let at = b.mad(row, 8, segment);
     let at = b.shl(at, 2);
     let fragment = b.load_matrix(Address::new(tile, at), 2, false);
     let acc = b.zeros("acc", 4);

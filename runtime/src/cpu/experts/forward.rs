@@ -1,7 +1,7 @@
 //! A call: from x and the experts of each token to y.
 //!
 //! In: x, logits or choices. Out: y. Calls whose memory would be more than the options allow are
-//! computed in pieces of some tokens.
+//! computed in chunks of some tokens.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl CpuExperts {
     ///
     /// # Errors
     /// [`ExpertError::Workspace`]; those of routing and of products.
-    pub(super) fn in_pieces(
+    pub(super) fn in_chunks(
         &self,
         call: &ExpertCall<'_>,
         y: &mut ValuesMut<'_>,
@@ -57,20 +57,20 @@ impl CpuExperts {
         }
         let Some(output) = OutputWriter::new(y, hidden, tokens) else { return Ok(()) };
         for first in (0..rows).step_by(each.max(1)) {
-            let piece = first..(first + each).min(rows);
-            let sizes = sizes(piece.len());
+            let chunk = first..(first + each).min(rows);
+            let sizes = sizes(chunk.len());
             workspace.reserve(sizes.bytes());
             let memory = sizes.cut(&mut workspace.cut(), call.x.format());
-            self.piece(call, piece, sizes.scratch(), memory, &output)?;
+            self.chunk(call, chunk, sizes.scratch(), memory, &output)?;
         }
         Ok(())
     }
 
     /// Some tokens, or some rows of each expert.
-    fn piece(
+    fn chunk(
         &self,
         call: &ExpertCall<'_>,
-        piece: Range<usize>,
+        chunk: Range<usize>,
         lines: usize,
         memory: Memory<'_>,
         y: &OutputWriter<'_>,
@@ -89,16 +89,16 @@ impl CpuExperts {
             scratch: memory.scratch,
             lines,
         };
-        let own = |count: usize| piece.start * count..piece.end * count;
+        let own = |count: usize| chunk.start * count..chunk.end * count;
         let (ids, weights): (&[i32], &[f32]) = match call.routed {
             Routed::Logits(logits) => {
                 route(layer, &logits[own(experts)], self.score_bias(), ids, weights)
-                    .map_err(|error| further(error, piece.start))?;
+                    .map_err(|error| further(error, chunk.start))?;
                 (ids, weights)
             }
             Routed::Chosen { ids, weights } => (&ids[own(k)], &weights[own(k)]),
             Routed::Batched { counts, most } => {
-                let count = batch(counts, most, &piece, starts, pairs);
+                let count = batch(counts, most, &chunk, starts, pairs);
                 let pairs = &pairs[..count];
                 let index = RowIndex { pairs, choices: 1 };
                 let choices = Choices { count: 1, slots: &[], weights: &[], tokens: Some(pairs) };
@@ -109,7 +109,7 @@ impl CpuExperts {
         };
         let map = self.map();
         let count = order(ids, k, layer.experts, map, starts, pairs)
-            .map_err(|error| further(error, piece.start))?;
+            .map_err(|error| further(error, chunk.start))?;
         slots.fill(NONE);
         for (slot, pair) in (0u32..).zip(&pairs[..count]) {
             slots[*pair as usize] = slot;
@@ -124,10 +124,10 @@ impl CpuExperts {
         };
         let index = RowIndex { pairs: &pairs[..count], choices: k };
         let choices = Choices { count: k, slots, weights, tokens: None };
-        let all = (None, piece.len());
-        let input = Input { x, index, all, starts, choices, first: piece.start };
+        let all = (None, chunk.len());
+        let input = Input { x, index, all, starts, choices, first: chunk.start };
         let shared = call.shared.map(|shared| shared.part(own(hidden)));
-        self.steps(&input, shared, &y.rows(piece.start, piece.len()), steps)
+        self.steps(&input, shared, &y.rows(chunk.start, chunk.len()), steps)
     }
 
     /// The four steps of slots that are sorted by expert.
@@ -201,7 +201,7 @@ struct Steps<'a> {
     lines: usize,
 }
 
-/// The slots of a piece.
+/// The slots of a chunk.
 struct Input<'a> {
     x: Values<'a>,
     /// The row of x of each slot.
@@ -239,7 +239,7 @@ impl Input<'_> {
     }
 }
 
-/// The error of a token of a piece, as one of the call.
+/// The error of a token of a chunk, as one of the call.
 fn further(error: ExpertError, first: usize) -> ExpertError {
     match error {
         ExpertError::NotFinite { what, token, expert, value } => {
@@ -253,18 +253,18 @@ fn further(error: ExpertError, first: usize) -> ExpertError {
 }
 
 /// The slots of rows that are sorted already, and their number: of each expert those of its rows that
-/// are in the piece. A slot's pair is its row of x.
+/// are in the chunk. A slot's pair is its row of x.
 fn batch(
     counts: &[u32],
     most: usize,
-    piece: &Range<usize>,
+    chunk: &Range<usize>,
     starts: &mut [u32],
     pairs: &mut [u32],
 ) -> usize {
     let mut slots = 0;
     for (expert, count) in counts.iter().enumerate() {
         starts[expert] = slots as u32;
-        for row in piece.start..piece.end.min(*count as usize) {
+        for row in chunk.start..chunk.end.min(*count as usize) {
             pairs[slots] = (expert * most + row) as u32;
             slots += 1;
         }

@@ -150,7 +150,7 @@ impl ExpertOp for CpuExperts {
         let workspace = self.workspace_size(tokens) as u64;
         if workspace > self.options.most_workspace {
             lines.push(format!(
-                "{workspace} bytes of workspace are more than {}: the call is computed in pieces \
+                "{workspace} bytes of workspace are more than {}: the call is computed in chunks \
                  of fewer tokens, which reads weights again",
                 self.options.most_workspace
             ));
@@ -185,6 +185,6 @@ impl ExpertOp for CpuExperts {
     ) -> Result<(), ExpertError> {
         forked::check().map_err(ProductError::from)?;
         self.check(call, &y)?;
-        standard(|| self.in_pieces(call, &mut y, workspace))
+        standard(|| self.in_chunks(call, &mut y, workspace))
     }
 }

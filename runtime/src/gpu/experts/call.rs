@@ -125,12 +125,12 @@ impl<E: Executor> GpuExpertLayer<E> {
     /// device, such as timing. Experts of logits are chosen there; y is of the type of x.
     ///
     /// # Errors
-    /// A call that does not fit the layer, or that is cut into pieces; what the device says.
+    /// A call that does not fit the layer, or that is cut into chunks; what the device says.
     pub fn tensors(&self, call: &ExpertCall<'_>) -> Result<ExpertTensors<E>, ExpertError> {
         let Uploaded { key, inputs } = self.uploaded(call, call.x.format())?;
         let plan = self.plan(key)?;
-        let [(_, chunk)] = &plan.pieces[..] else {
-            return Err(ExpertsNotScheduled::Pieces(key.tokens).into());
+        let [(_, chunk)] = &plan.chunks[..] else {
+            return Err(ExpertsNotScheduled::Chunks(key.tokens).into());
         };
         let tensors = ExpertTensors::new(&*self.executor, chunk.clone(), inputs);
         tensors.map_err(ExpertError::product)
@@ -201,10 +201,10 @@ where
                     plan.parts
                 ));
             }
-            if plan.pieces.len() > 1 {
+            if plan.chunks.len() > 1 {
                 lines.push(format!(
-                    "tokens in {} pieces: the workspace is limited",
-                    plan.pieces.len()
+                    "tokens in {} chunks: the workspace is limited",
+                    plan.chunks.len()
                 ));
             }
             lines.extend(plan.refused.iter().cloned());
@@ -280,7 +280,7 @@ where
         }
         let plan = self.plan(key)?;
         let mut result: Vec<u8> = Vec::new();
-        for (first, chunk) in &plan.pieces {
+        for (first, chunk) in &plan.chunks {
             let (first, rows) = (*first as usize, chunk.problem.m as usize);
             let all = key.tokens as usize;
             let part = |bytes: &[u8]| {

@@ -1,5 +1,5 @@
 //! The launches of an expert layer for M tokens: kernels in their order, the buffers between them, and the
-//! pieces into which tokens are cut.
+//! chunks into which tokens are cut.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -72,14 +72,14 @@ impl Ord for PlanKey {
 pub struct LayerPlan<E: Executor> {
     pub(super) executor: Arc<E>,
     pub(super) key: PlanKey,
-    /// Each piece with its first token.
-    pub(crate) pieces: Vec<(u64, Arc<Chunk<E>>)>,
+    /// Each chunk with its first token.
+    pub(crate) chunks: Vec<(u64, Arc<Chunk<E>>)>,
     workspace: WorkspaceBytes,
-    /// The products' choices, of the first piece.
+    /// The products' choices, of the first chunk.
     pub(super) choices: [StackedChoice; 2],
-    /// The type of parts, of the first piece: no other one has more of them.
+    /// The type of parts, of the first chunk: no other one has more of them.
     pub(super) parts: FloatFormat,
-    /// The launches of the first piece.
+    /// The launches of the first chunk.
     pub(super) steps: Vec<LaunchStep>,
     /// The ways that were rejected, each with its reason.
     pub(super) refused: Vec<String>,
@@ -103,18 +103,18 @@ impl<E: Executor> LayerPlan<E> {
 
     /// Kernels that a launch of the plan queues.
     pub fn launches(&self) -> usize {
-        self.pieces.iter().map(|(_, chunk)| chunk.launches.len()).sum()
+        self.chunks.iter().map(|(_, chunk)| chunk.launches.len()).sum()
     }
 
-    /// The launches of the first piece, in order; with the rules of their kernels they give a
+    /// The launches of the first chunk, in order; with the rules of their kernels they give a
     /// [`LaunchPlan`](crate::gpu::LaunchPlan).
     pub fn steps(&self) -> &[LaunchStep] {
         &self.steps
     }
 
-    /// The sizes of the first piece, from which grids and bytes follow; `None` without tokens.
+    /// The sizes of the first chunk, from which grids and bytes follow; `None` without tokens.
     pub fn sizes(&self) -> Option<ProblemSize> {
-        self.pieces.first().map(|(_, chunk)| chunk.problem)
+        self.chunks.first().map(|(_, chunk)| chunk.problem)
     }
 
     /// Bytes of an input for all tokens; 0 if the plan does not read it.
@@ -123,12 +123,12 @@ impl<E: Executor> LayerPlan<E> {
             let mut inputs = chunk.inputs.iter();
             inputs.find(|(known, _)| *known == role).map_or(0, |(_, bytes)| *bytes)
         };
-        self.pieces.iter().map(|(_, chunk)| of(chunk)).sum()
+        self.chunks.iter().map(|(_, chunk)| of(chunk)).sum()
     }
 
     /// Bytes of y.
     pub fn y_bytes(&self) -> u64 {
-        self.pieces.iter().map(|(_, chunk)| chunk.y_bytes).sum()
+        self.chunks.iter().map(|(_, chunk)| chunk.y_bytes).sum()
     }
 }
 
@@ -232,7 +232,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             return Err(ExpertError::product(why));
         }
         let mut workspace = first.workspace();
-        let mut pieces: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
+        let mut chunks: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
         let mut at = 0;
         while at < key.tokens {
             let own = rows.min(key.tokens - at);
@@ -243,12 +243,12 @@ impl<E: Executor> GpuExpertLayer<E> {
                 Arc::new(self.chunk(products, &launches.steps, key, own)?)
             };
             workspace = workspace.max(chunk.workspace());
-            pieces.push((at, chunk));
+            chunks.push((at, chunk));
             at += own;
         }
         let executor = self.executor.clone();
         let Launches { steps, choices, parts, refused, .. } = launches;
-        Ok(LayerPlan { executor, key, pieces, workspace, choices, parts, steps, refused })
+        Ok(LayerPlan { executor, key, chunks, workspace, choices, parts, steps, refused })
     }
 
     /// Whether a scale of x or h is over several tokens.

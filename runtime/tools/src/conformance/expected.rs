@@ -199,7 +199,7 @@ pub(super) fn segments(scheme: &Scheme, shape: Shape) -> usize {
     let of_w = scheme.scales.iter().map(|scale| scale.group.cols);
     let of_w = of_w.chain(scheme.zero.map(|zero| zero.group.cols));
     let of_w = of_w.chain(scheme.shifts.iter().map(|shift| shift.group.cols));
-    let columns = |grain: GroupSize| match grain {
+    let columns = |group_size: GroupSize| match group_size {
         GroupSize::Each(columns) => Some(u64::from(columns)),
         GroupSize::All => None,
     };

@@ -42,22 +42,22 @@ impl ReadFloor {
         Ok(Self { stream, kernels, fill })
     }
 
-    /// The time of reading so many bytes (whole pieces of 16), rotated past the L2.
+    /// The time of reading so many bytes (whole vectors of 16), rotated past the L2.
     ///
     /// # Errors
     /// What the driver answered.
     pub fn time(&self, bytes: u64) -> Result<Timings, CudaError> {
         let info = self.stream.context().info();
-        let pieces = bytes / 16;
+        let vectors = bytes / 16;
         let copies = bench::copies(bytes, info.l2_bytes);
         let mut data = Vec::new();
         for seed in 0..copies as u32 {
-            let words = usize::try_from(pieces * 4).unwrap_or(usize::MAX);
+            let words = usize::try_from(vectors * 4).unwrap_or(usize::MAX);
             data.push(self.fill.buffer(&self.stream, words, seed)?);
         }
         let mut found = Buffer::<u32>::zeroed(&self.stream, 4)?;
         let multiprocessors = u64::from(info.multiprocessors);
-        let problem = ProblemSize::new(1, pieces, 1, multiprocessors);
+        let problem = ProblemSize::new(1, vectors, 1, multiprocessors);
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
         let mut best = Timings { serial: unknown(), overlapped: unknown() };
         for kernels in &self.kernels {
@@ -65,7 +65,7 @@ impl ReadFloor {
                 let arguments =
                     [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
                 let kernel = &kernels[usize::from(overlap)];
-                // SAFETY: the text reads `pieces` pieces and may store one word, as its rule says; no
+                // SAFETY: the text reads `vectors` vectors and may store one word, as its rule says; no
                 // other stream uses the buffers.
                 unsafe { kernel.launch(stream, &problem, overlap, &arguments) }
             })?;
@@ -94,7 +94,7 @@ pub(super) fn read_once(threads: u32, blocks: u64, early: bool) -> KernelText<'s
     let parameters = vec![
         Parameter::buffer("data", Access::Read, Count::N * 16),
         Parameter::buffer("found", Access::Write, 4),
-        Parameter::size("pieces", Count::N),
+        Parameter::size("vectors", Count::N),
     ];
     let rule = LaunchRule::plain(Count::Multiprocessors * blocks, threads, parameters);
     let rule = LaunchRule { overlaps: early, ..rule };

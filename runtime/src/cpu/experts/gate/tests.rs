@@ -14,13 +14,13 @@ fn error_of_exp(v: f32) -> f64 {
     ((ours - exact).abs() - 2f64.powi(-150)).max(0.0) / (exact * UNIT)
 }
 
-/// The f32 of 0 and less, in pieces.
+/// The f32 of 0 and less, in parts.
 #[test]
 fn powers_are_within_four_units() {
-    const PIECE: u32 = 1 << 10;
+    const PART: u32 = 1 << 10;
     let last = (-LEAST).to_bits() + 64;
-    let pieces = Share::new(500, 16).of(0..=last / PIECE);
-    let bits = pieces.into_iter().flat_map(|piece| piece * PIECE..(piece + 1) * PIECE);
+    let parts = Share::new(500, 16).of(0..=last / PART);
+    let bits = parts.into_iter().flat_map(|part| part * PART..(part + 1) * PART);
     let worst = bits.map(|bits| error_of_exp(-f32::from_bits(bits))).fold(0.0, f64::max);
     assert!(worst > 0.4 && worst <= 4.0, "{worst} units");
     assert_eq!([0.0, -0.0, f32::NEG_INFINITY, -1e30].map(exp_of_negative), [1.0, 1.0, 0.0, 0.0]);

@@ -289,7 +289,7 @@ fn tensor_map(machine: &Machine) -> Result<String, Failure> {
     if y[256] != 1 {
         return Err(Failure::Wrong("the copy did not come".to_owned()));
     }
-    // 16-byte pieces of a 128-byte row change places with the row's number (PTX ISA, swizzle
+    // 16-byte vectors of a 128-byte row change places with the row's number (PTX ISA, swizzle
     // modes).
     let mut expected = vec![0u16; 512];
     for r in 0..8 {
