@@ -6,7 +6,7 @@
 //! No box is drawn from a layout's text: each is what `Bound::slot` answers, and each formula
 //! is what `Bound` says at one shape and at its doubles.
 //!
-//! Reading order: this file (the picture, top down), `view` (what lies where), `page`.
+//! Reading order: this file (the picture, top down), `view` (what is where), `page`.
 
 mod page;
 mod view;
@@ -35,7 +35,7 @@ const WORD: (f64, f64) = (164.0, 768.0);
 const MATRIX_X: f64 = 480.0;
 const CELL: f64 = 17.0;
 
-/// Draws a scheme: its formula, its groups, and where the bits of its stores lie.
+/// Draws a scheme: its formula, its groups, and where the bits of its stores are.
 pub(crate) fn picture(scheme: &Scheme) -> String {
     let experts = if scheme.experts.is_some() { SHAPE.experts } else { 1 };
     let shape = Shape { experts, ..SHAPE };

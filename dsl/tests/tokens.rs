@@ -1,4 +1,4 @@
-//! The macro's door against the text's: the same tokens, the same scheme, the same mistakes at
+//! The macro's front end against the text's: the same tokens, the same scheme, the same mistakes at
 //! the same places. Outside a macro, places are bytes of the text (`span-locations`).
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
@@ -7,7 +7,7 @@ use quantloom_dsl::{Diagnostic, Scheme, parse};
 
 use crate::errors::bad::BAD;
 
-/// Through the macro's door.
+/// Through the macro's front end.
 fn declare(text: &str) -> (Declaration, Option<Scheme>, Vec<Diagnostic>) {
     let stream: TokenStream = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
     let mut faults = Vec::new();
@@ -49,7 +49,7 @@ fn the_same_mistakes_at_the_same_places() {
     assert!(compared + 4 >= BAD.len(), "only {compared} of {} are tokens of Rust", BAD.len());
 }
 
-/// Each token of a text, by either door.
+/// Each token of a text, by either front end.
 #[test]
 fn the_same_tokens() {
     let texts = [

@@ -37,12 +37,12 @@ use crate::atomic_write::{Replace, write_and_say};
 use crate::plot::{Line, plot};
 use crate::progress::Progress;
 
-/// How fast products are, beside how fast this machine reads and multiplies.
+/// How fast products are, compared with how fast this machine reads and multiplies.
 #[derive(Args)]
 #[command(after_help = "Codes are random, each call takes another copy of the weight (all copies \
     together are twice the last level of cache), times are medians; the read bandwidth is sampled \
     between the calls, since a shared machine's changes. On a GPU a graph holds one call a copy, \
-    with and without programmatic launch; beside it stands the time of a kernel that only reads \
+    with and without programmatic launch; next to it is the time of a kernel that only reads \
     the weight.\n\n\
     Examples:\n  \
     quantloom bench\n  \
@@ -78,8 +78,8 @@ pub(crate) struct Arguments {
     tuning: backend::Tuning,
     #[command(flatten)]
     products: ProductOptions,
-    /// Of a GPU: instead of products, how fast its kernels bring stored tensors into place, beside a
-    /// copy of as many bytes.
+    /// Of a GPU: instead of products, how fast its kernels bring stored tensors into place, compared
+    /// with a copy of as many bytes.
     #[arg(long)]
     transforms: bool,
     /// Also write all numbers into this file.

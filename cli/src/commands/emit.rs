@@ -27,7 +27,7 @@ use crate::printed::shell_word;
 /// The generated code of a scheme's kernels.
 ///
 /// For x86, neon and portable this is the decoder of the scheme's codes, in Rust; everything
-/// else of a CPU kernel is the same for all schemes and lies in quantloom_runtime::cpu. For sm_80,
+/// else of a CPU kernel is the same for all schemes and is in quantloom_runtime::cpu. For sm_80,
 /// sm_89, sm_90a, sm_120, sm_120a and sm_121a it is the whole kernel of a product, in PTX, for AMD's GPUs in HIP C++.
 /// Kernels are named after what they compute: code, group, activation, tile, target. With --experts the kernels are those of an expert
 /// layer, after its launch plan: which kernel runs when, on how many blocks, on which buffers.

@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Run(Box<run::Arguments>),
     /// Compares decoded weights and products with the ref.* tensors of the files.
     Check(check::Arguments),
-    /// How fast products are, beside how fast this machine reads and multiplies.
+    /// How fast products are, compared with how fast this machine reads and multiplies.
     Bench(bench::Arguments),
     /// The fastest tile of a GPU's kernels for a product, a shape and M, by measuring them all.
     Tune(tune::Arguments),

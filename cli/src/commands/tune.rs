@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// By how much a tile must be faster than the model's choice to be preferred, in per cent.
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
     margin: f64,
-    /// Only tiles of this schedule (skinny, tile, warp_group), beside the model's choice.
+    /// Only tiles of this schedule (skinny, tile, warp_group), and the model's choice.
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// How many of the fastest tiles to show of each case.

@@ -199,7 +199,7 @@ impl<'a> View<'a> {
         Some(if below == 1 { above } else { format!("{above}/{below}") })
     }
 
-    /// The formula of a word's number, for one that lies elsewhere in another shape.
+    /// The formula of a word's number, for one that is elsewhere in another shape.
     pub(super) fn place(&self, spot: Spot) -> Option<String> {
         self.formula(|view| view.find(spot)).filter(|text| text.contains(['E', 'N', 'K']))
     }

@@ -287,7 +287,7 @@ pub enum TransformLimit {
     #[error("2^32 words and more")]
     Words,
     /// Codes of which any bit may be in any of many words.
-    #[error("codes any of whose bits may lie in many words")]
+    #[error("codes any of whose bits may be in many words")]
     SpreadCodes,
     /// Indices beyond 32 bits.
     #[error("numbers of 2^32 and more")]

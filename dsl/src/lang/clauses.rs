@@ -407,7 +407,7 @@ fn rule(reader: &mut Reader<'_>) -> Parsed<ScaleRule> {
         let at = reader.span();
         let above = reader.real("the mantissa from which it rounds up")?;
         if !(1.0..2.0).contains(&above) {
-            return Err(Diagnostic::new(at, "a mantissa lies in 1..2"));
+            return Err(Diagnostic::new(at, "a mantissa is in 1..2"));
         }
         return Ok(ScaleRule::pow2(Some(above)));
     }

@@ -207,7 +207,7 @@ impl Layouts<'_, '_> {
             let fault = Diagnostic::new(span, format!("`{name}` is not an axis"));
             return Err(fault.help(
                 "the axes are n (output rows), k (input columns), g (groups along k), e (experts); \
-                 `w` is the word of a run and stands after the `|`",
+                 `w` is the word of a run and comes after the `|`",
             ));
         };
         let part = self.part()?;

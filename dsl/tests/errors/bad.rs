@@ -4,11 +4,11 @@
 /// part of the help.
 pub(crate) struct Bad {
     pub(crate) text: &'static str,
-    #[allow(dead_code, reason = "the macro's door is compared with the text's")]
+    #[allow(dead_code, reason = "the macro's front end is compared with the text's")]
     pub(crate) faults: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// One table for both doors.
+/// One table for both front ends.
 pub(crate) const BAD: &[Bad] = &[
     Bad {
         text: "S { wieght: u4, pack: u32 [k:8 | k, n], activation: bf16 }",

@@ -415,7 +415,7 @@ pub enum LaunchFault {
         columns: u64,
     },
     /// A buffer at an address that the kernel's loads do not take.
-    #[error("buffer `{parameter}` lies at {address:#x}, the kernel needs a multiple of {align}")]
+    #[error("buffer `{parameter}` is at {address:#x}, the kernel needs a multiple of {align}")]
     Align {
         /// The parameter.
         parameter: String,

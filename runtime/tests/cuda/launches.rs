@@ -75,7 +75,7 @@ fn what_does_not_fit_is_refused_with_a_reason() {
         (|_, a| a[1] = write(0x2000, 799), "buffer `y` has 799 bytes, the kernel touches 800"),
         (
             |_, a| a[0] = read(0x1008, 256),
-            "buffer `x` lies at 0x1008, the kernel needs a multiple of 16",
+            "buffer `x` is at 0x1008, the kernel needs a multiple of 16",
         ),
         (|r, _| r.grid[0] = Count::Fixed(0), "the number of blocks is 0"),
         (

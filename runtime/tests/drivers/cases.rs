@@ -201,7 +201,7 @@ impl Backend {
                     "a product: buffer `workspace` has 1023 bytes, the kernel touches 1024",
                     "a product: buffer `x` has 448 bytes, the kernel touches 18446744073709551615",
                     "y is right: true",
-                    "a product: buffer `x` lies at ADDRESS, the kernel needs a multiple of 16",
+                    "a product: buffer `x` is at ADDRESS, the kernel needs a multiple of 16",
                 ],
             ),
             case(

@@ -1,7 +1,7 @@
 //! `quantloom bench --experts`: whole expert layers, from the ids of experts to y.
 //!
 //! Each call has ids of its own, drawn uniformly, so that calls meet different experts and nothing stays
-//! in a cache. Beside a time stands that of reading the weights of the experts that a call meets, once.
+//! in a cache. Next to a time is that of reading the weights of the experts that a call meets, once.
 
 use std::any::Any;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use quantloom::runtime::element::ValuesMut;
 use quantloom::runtime::experts::{ExpertCall, ExpertOp, Routed};
 use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
 use quantloom::runtime::op::Workspace;
-use quantloom_tools::cuda::ReadFloor;
+use quantloom_tools::cuda::ReadRoofline;
 use quantloom_tools::cuda::bench::{random_word, time_both};
 use quantloom_tools::measure::{Memory, median, seconds};
 use serde_json::json;
@@ -203,7 +203,8 @@ fn on_cuda(
         .downcast::<GpuExpertLayer<Cuda>>()
         .map_err(|_| anyhow!("the device's expert layers are none of a GPU"))?;
     let stream = device.executor().stream();
-    let floors = ReadFloor::new(Stream::new(stream.context())?, &ImageCache::from_environment())?;
+    let floors =
+        ReadRoofline::new(Stream::new(stream.context())?, &ImageCache::from_environment())?;
     for &tokens in tokens {
         let (calls, experts) = choices(layer, tokens);
         let x = RandomX::tokens(&weights.scheme, weights.own, tokens, layer.hidden);

@@ -1,4 +1,4 @@
-//! `quantloom bench --backend cuda`: times as a model meets them, beside the time of reading.
+//! `quantloom bench --backend cuda`: times as a model meets them, next to the time of reading.
 //!
 //! The weights rotate over copies that exceed the L2 twice; a graph holds one call a copy; a figure
 //! is the median over replays. x and y are the same for all copies, as the peers have it.
@@ -12,7 +12,7 @@ use quantloom::dsl::{Accuracy, Scheme};
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::gpu::{ChosenKernel, Executor as _, GpuDevice, GpuWeight, ProductTensors};
 use quantloom::runtime::op::ProductError;
-use quantloom_tools::cuda::ReadFloor;
+use quantloom_tools::cuda::ReadRoofline;
 use quantloom_tools::cuda::bench::{Timings, copies, time_both};
 use serde_json::json;
 
@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
     };
     let schemes: Vec<Scheme> =
         names.into_iter().map(|name| arguments.products.scheme(name)).collect::<Result<_>>()?;
-    let floor = ReadFloor::new(Stream::new(context)?, &ImageCache::from_environment())?;
+    let floor = ReadRoofline::new(Stream::new(context)?, &ImageCache::from_environment())?;
     print_line(format_args!("{}", context.info()))?;
     let (n, k) = arguments.shape;
     let Tokens(tokens) = &arguments.m;
@@ -196,7 +196,7 @@ impl<'a> Bench<'a> {
     /// The inner error is the reason why nothing is scheduled.
     fn new(
         device: &'a GpuDevice<Cuda>,
-        floor: &ReadFloor,
+        floor: &ReadRoofline,
         scheme: &'a Scheme,
         own: FloatFormat,
         shape: Shape,

@@ -1,5 +1,5 @@
 //! `quantloom bench --backend cuda --transforms`: how fast stored tensors become what products read,
-//! and come back, beside a copy of as many bytes by the device, in the same run.
+//! and come back, compared with a copy of as many bytes by the device, in the same run.
 //!
 //! As in `gpu`, buffers rotate past the L2 and a graph holds one call a copy. A figure counts the
 //! bytes that are read and those that are written; the copy moves half of their sum, which it reads
@@ -20,7 +20,7 @@ use super::{Arguments, own_type, random_weight};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
 
-/// What is measured where nothing is asked for: each way that codes lie, and each kind of number.
+/// What is measured where nothing is asked for: each layout of codes, and each kind of number.
 const USUAL: [&str; 13] = [
     "ct_w4a16",
     "awq4",

@@ -6,7 +6,7 @@ use quantloom_runtime::source::{
     Access, Count, KernelText, LaunchRule, Parameter, Scalar, Swizzle, TensorRule, TensorWord,
 };
 
-use crate::cuda::{bench, floor};
+use crate::cuda::{bench, read_roofline};
 
 /// One thread a word, in blocks of 256.
 fn a_thread_a_word(parameters: Vec<Parameter>) -> LaunchRule {
@@ -128,7 +128,7 @@ pub fn all() -> Vec<KernelText<'static>> {
         tma_box(),
         empty(),
         bench::fill_text(),
-        floor::read_once(512, 2, false),
-        floor::read_once(512, 2, true),
+        read_roofline::read_once(512, 2, false),
+        read_roofline::read_once(512, 2, true),
     ]
 }

@@ -1,4 +1,4 @@
-//! How fast this device reads a weight once: the floor below every product of few tokens.
+//! How fast this device reads a weight once: the roofline of every product of few tokens.
 //!
 //! In: a number of bytes. Out: the [`Timings`] of a kernel that only reads them, taken as a
 //! product's are (`super::bench`), with the launch attributes that a product has.
@@ -15,26 +15,29 @@ use super::bench::{self, RandomFill, Timing, Timings};
 /// multiprocessor or twice that.
 const SHAPES: [(u32, u64); 3] = [(512, 2), (512, 4), (256, 4)];
 
-/// Reads once.
-pub struct ReadFloor {
+/// Kernels that read a weight once and do nothing else.
+pub struct ReadRoofline {
     stream: Stream,
     kernels: Vec<[Arc<Kernel>; 2]>,
     fill: RandomFill,
 }
 
-impl ReadFloor {
+impl ReadRoofline {
     /// Loads the kernels; a device without programmatic launch reads the same way twice.
     ///
     /// # Errors
     /// What the driver answered.
     pub fn new(stream: Stream, cache: &ImageCache) -> Result<Self, CudaError> {
         let context = stream.context();
-        let early = context.compute() >= (9, 0);
+        let programmatic = context.compute() >= (9, 0);
         let loaded = |text: &KernelText<'_>| Ok::<_, CudaError>(load(context, cache, text)?.0);
         let both = |(threads, blocks)| {
             let plain = loaded(&read_once(threads, blocks, false))?;
-            let overlapping =
-                if early { loaded(&read_once(threads, blocks, true))? } else { plain.clone() };
+            let overlapping = if programmatic {
+                loaded(&read_once(threads, blocks, true))?
+            } else {
+                plain.clone()
+            };
             Ok::<_, CudaError>([plain, overlapping])
         };
         let kernels = SHAPES.into_iter().map(both).collect::<Result<_, _>>()?;
@@ -82,12 +85,12 @@ fn faster(a: Timing, b: Timing) -> Timing {
     if a.microseconds <= b.microseconds { a } else { b }
 }
 
-/// The text: as it stands, or with its early lines.
-pub(super) fn read_once(threads: u32, blocks: u64, early: bool) -> KernelText<'static> {
+/// The source: as it is, or with the lines of programmatic dependent launch.
+pub(super) fn read_once(threads: u32, blocks: u64, programmatic: bool) -> KernelText<'static> {
     let plain = include_str!("ptx/read_once.ptx");
-    let text = if early {
+    let text = if programmatic {
         let newer = plain.replace(".version 7.4\n.target sm_80", ".version 7.8\n.target sm_90");
-        Cow::Owned(newer.replace("// early: ", ""))
+        Cow::Owned(newer.replace("// programmatic: ", ""))
     } else {
         Cow::Borrowed(plain)
     };
@@ -97,6 +100,6 @@ pub(super) fn read_once(threads: u32, blocks: u64, early: bool) -> KernelText<'s
         Parameter::size("vectors", Count::N),
     ];
     let rule = LaunchRule::plain(Count::Multiprocessors * blocks, threads, parameters);
-    let rule = LaunchRule { overlaps: early, ..rule };
+    let rule = LaunchRule { overlaps: programmatic, ..rule };
     KernelText { entry: "read_once".into(), text, rule: Cow::Owned(rule) }
 }
