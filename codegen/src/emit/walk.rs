@@ -156,9 +156,13 @@ pub(super) fn write_list(
     if line.is_empty() { Ok(()) } else { writeln!(out, "{head}{line};") }
 }
 
-/// The coordinate of a grid's axis.
+/// The coordinate of a grid's axis, which the verifier keeps within 0 to 2.
 pub(super) fn axis(axis: u8) -> &'static str {
-    ["x", "y", "z"].get(usize::from(axis)).copied().unwrap_or("x")
+    match axis {
+        0 => "x",
+        1 => "y",
+        _ => "z",
+    }
 }
 
 /// An unsigned literal of C++ and WGSL.

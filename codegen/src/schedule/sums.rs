@@ -58,7 +58,16 @@ impl<'p> Summing<'p> {
             plan::OperandType::F16 => 0x3c00_3c00,
             plan::OperandType::E4m3 => 0x3838_3838,
             plan::OperandType::E4m3Fnuz => 0x4040_4040,
-            _ => 0x0101_0101,
+            plan::OperandType::U8 | plan::OperandType::I8 => 0x0101_0101,
+            // Operands of instructions that scale, and of none: nothing multiplies by the constant.
+            plan::OperandType::E2m1
+            | plan::OperandType::E2m3
+            | plan::OperandType::E3m2
+            | plan::OperandType::PaddedE2m1
+            | plan::OperandType::PaddedE2m3
+            | plan::OperandType::PaddedE3m2
+            | plan::OperandType::E5m2
+            | plan::OperandType::F32 => 0x0101_0101,
         };
         let (of_a, of_d) = (main.lanes().a.registers, main.lanes().d.registers.len());
         let ones =

@@ -7,6 +7,7 @@ use crate::ir::{Access, Address, Body, Kernel, Op, SharedBlock, Space, Statement
 
 /// The first error of a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub struct Fault {
     /// The kernel's name.
     pub kernel: String,

@@ -61,6 +61,7 @@ impl Granularity {
 /// Why a layout does not fit a scheme or a shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
+#[non_exhaustive]
 pub struct BindError {
     /// What is wrong, in terms of the layout's digits.
     pub message: String,

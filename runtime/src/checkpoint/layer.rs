@@ -22,6 +22,7 @@ use crate::weight_data::WeightData;
 /// What is wrong with one layer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("layer \"{layer}\": {problem}")]
+#[non_exhaustive]
 pub struct LayerError {
     /// The layer's name.
     pub layer: String,

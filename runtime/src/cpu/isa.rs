@@ -154,6 +154,7 @@ impl fmt::Display for MissingFeature {
 /// Why an instruction set cannot run here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the instruction set {isa} is not present: {missing}")]
+#[non_exhaustive]
 pub struct UnsupportedIsa {
     /// The instruction set.
     pub isa: Isa,

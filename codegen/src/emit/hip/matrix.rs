@@ -108,7 +108,18 @@ const fn format_code(element: Element) -> u32 {
         Element::E2m3 => 2,
         Element::E3m2 => 3,
         Element::E2m1 => 4,
-        _ => 0,
+        Element::E4m3 => 0,
+        // No operands of a scaling instruction.
+        Element::F16
+        | Element::Bf16
+        | Element::E4m3Fnuz
+        | Element::PaddedE2m1
+        | Element::PaddedE2m3
+        | Element::PaddedE3m2
+        | Element::U8
+        | Element::S8
+        | Element::F32
+        | Element::S32 => 0,
     }
 }
 

@@ -30,6 +30,7 @@ use address::AddressKey;
 /// The kernel is for another kind of target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel} is for {target}; PTX is for sm_* targets")]
+#[non_exhaustive]
 pub struct PtxEmitError {
     /// The kernel's name.
     pub kernel: String,

@@ -71,6 +71,7 @@ use crate::target::Chip;
 /// The kernel is for another kind of target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel} is for {target}; WGSL is for the targets wgsl and wgsl_subgroups")]
+#[non_exhaustive]
 pub struct WgslEmitError {
     /// The kernel's name.
     pub kernel: String,

@@ -12,6 +12,7 @@ use crate::unpacked::UnpackError;
 /// What is wrong with an expert layer of a checkpoint.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("expert layer \"{layer}\": {problem}")]
+#[non_exhaustive]
 pub struct CheckpointExpertsError {
     /// The expert layer's name.
     pub layer: String,
