@@ -156,13 +156,13 @@ fn what_a_tile_does_not_take_is_said() {
     let problem = problem("sym", 0, "sm_90a", (4096, 4096));
     let shape = TileShape::choose(&problem, 64).unwrap();
     for (wrong, rule) in [
-        (TileShape { tokens: 48, ..shape }, "tokens are"),
+        (TileShape { tokens: 48, ..shape }, "tokens must be"),
         (TileShape { rows: 24, ..shape }, "a warp has"),
         (TileShape { rows: 1024, ..shape }, "a warp has"),
         (TileShape { warps: 0, ..shape }, "a warp has"),
         (TileShape { warps: 16, tokens: 16, ..shape }, "the threads copy"),
-        (TileShape { stages: 1, ..shape }, "stages are"),
-        (TileShape { splits: 33, ..shape }, "as many k-tiles as splits"),
+        (TileShape { stages: 1, ..shape }, "stages must be"),
+        (TileShape { splits: 33, ..shape }, "splits must be"),
     ] {
         let error = wrong.build(&problem).unwrap_err().to_string();
         assert!(error.contains(rule), "{wrong:?}: {error}");

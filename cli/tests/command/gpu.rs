@@ -109,7 +109,7 @@ fn the_environment_overrides_free_choices() {
             "decode(warps=2)",
             "there is no schedule \"decode\", only skinny, warp_group, tile, shader",
         ),
-        ("skinny(warps=99)", "a block has 1 to 32 warps"),
+        ("skinny(warps=99)", "warps must be 1 to 32"),
         ("skinny(wraps=2)", "has no free choice `wraps`; it has"),
     ] {
         let ran = with(value, line);

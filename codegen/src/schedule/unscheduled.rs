@@ -302,34 +302,34 @@ pub enum ChoiceRule {
     #[error("a block has tiles of all matrices that it multiplies together")]
     Together,
     /// Of every schedule that splits K.
-    #[error("K has at least as many k-tiles as splits")]
+    #[error("splits must be at least 1, and at most the number of k-tiles of K")]
     Splits,
     /// Tokens of a skinny product's block.
-    #[error("tokens are 1, 2, 4, 8 or 16")]
+    #[error("tokens must be 1, 2, 4, 8 or 16")]
     SkinnyTokens,
     /// Row tiles of a skinny product's block.
-    #[error("a block has 1 to 8 tiles of rows")]
+    #[error("row_tiles must be 1 to 8")]
     RowTiles,
     /// Warps of a skinny product's block.
-    #[error("a block has 1 to 32 warps")]
+    #[error("warps must be 1 to 32")]
     Warps,
     /// Blocks of a skinny product that an SM has.
-    #[error("an SM has 1 to 32 blocks")]
+    #[error("min_blocks must be 1 to 32")]
     BlocksOfSm,
     /// Tokens of a tile.
-    #[error("tokens are 16, 32, 64 or 128")]
+    #[error("tokens must be 16, 32, 64 or 128")]
     TileTokens,
     /// Rows of a tile's warp.
     #[error("a warp has 16, 32 or 64 rows")]
     WarpRows,
     /// Blocks of a tile product that an SM has.
-    #[error("there is at least a block")]
+    #[error("min_blocks must be at least 1")]
     AnyBlock,
     /// Copies into shared memory.
     #[error("the threads copy k-tiles of whole tokens, a divisor of the block's at a time")]
     Copies,
     /// Stages of the pipeline.
-    #[error("stages are 2 to 16")]
+    #[error("stages must be 2 to 16")]
     Stages,
     /// The instruction of a block of warp groups.
     #[error("tokens are columns of a warp-group instruction")]
@@ -347,7 +347,7 @@ pub enum ChoiceRule {
     #[error("a thread has registers for its sums and two batches of fragments")]
     WarpGroupRegisters,
     /// Stages of a ring that a warp group fills.
-    #[error("there are at least two stages, three where words of the next one are loaded early")]
+    #[error("stages must be at least 2, at least 3 where words of the next one are prefetched")]
     RingStages,
     /// Batches of fragments of a stage.
     #[error("a stage is two batches of fragments or more")]
@@ -388,7 +388,7 @@ pub enum ChoiceRule {
         "persistent=1 is for single matrices with splits=1 and multicast=1; blocks of an expert layer persist without it"
     )]
     Persistent,
-    /// A shader on a target that is no GPU.
+    /// A shader on a target that is not a GPU.
     #[error("a shader needs a GPU")]
     Gpu,
     /// All numbers of a shader's choice.

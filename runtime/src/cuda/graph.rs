@@ -50,7 +50,7 @@ impl Queue<Driver> {
 ///
 /// It has a share in the memory of all buffers and in all kernels that the work uses, which may be
 /// dropped: they go when the last graph goes. Memory that is not a
-/// [`Buffer`](super::Buffer)'s is kept by whoever promised it to an `unsafe` call.
+/// [`DeviceBuffer`](super::DeviceBuffer)'s is kept by whoever promised it to an `unsafe` call.
 pub struct Graph {
     context: Context,
     executable: Handle,

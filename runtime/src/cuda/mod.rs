@@ -2,7 +2,7 @@
 //! needed, and a machine without a driver is an error value.
 //!
 //! Most of it is [`crate::driver`]'s, which is HIP's too: start there, at [`Context`] (a device), then
-//! [`Loader`] (key -> text -> image -> kernel), then [`Kernel::launch`]. Here is what only CUDA has:
+//! [`Loader`] (key -> text -> image -> kernel), then [`LoadedKernel::launch`]. Here is what only CUDA has:
 //!
 //! | file | what |
 //! |---|---|
@@ -42,9 +42,9 @@ pub type Stream = driver::Stream<Driver>;
 /// A point in a stream, with its time.
 pub type Event = driver::Event<Driver>;
 /// Elements in a device's memory.
-pub type Buffer<T> = driver::Buffer<Driver, T>;
+pub type DeviceBuffer<T> = driver::DeviceBuffer<Driver, T>;
 /// A kernel that can be launched.
-pub type Kernel = driver::Kernel<Driver>;
+pub type LoadedKernel = driver::LoadedKernel<Driver>;
 /// The kernels of one device and one source, each loaded once.
 pub type Loader = driver::Loader<Driver>;
 /// An NVIDIA GPU, the source of its kernels, and the stream on which they run.

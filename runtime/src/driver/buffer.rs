@@ -83,15 +83,15 @@ impl<D: DriverApi> Drop for Allocation<D> {
 /// Freeing waits for the work of the device, so that a buffer is not taken away from a kernel
 /// that still runs; a graph keeps the memory of the buffers that it uses. Calls on several streams
 /// are put in order by themselves: one that writes after all others, one that reads after those that
-/// write; only [`Kernel::launch`](super::Kernel::launch), [`Buffer::queue_write`] and
-/// [`Buffer::queue_read`], which are `unsafe`, leave that to the caller.
-pub struct Buffer<D: DriverApi, T> {
+/// write; only [`LoadedKernel::launch`](super::LoadedKernel::launch), [`DeviceBuffer::queue_write`] and
+/// [`DeviceBuffer::queue_read`], which are `unsafe`, leave that to the caller.
+pub struct DeviceBuffer<D: DriverApi, T> {
     allocation: Arc<Allocation<D>>,
     len: usize,
     element: PhantomData<T>,
 }
 
-impl<D: DriverApi, T: Element> Buffer<D, T> {
+impl<D: DriverApi, T: Element> DeviceBuffer<D, T> {
     /// Memory with whatever is in it.
     ///
     /// # Errors

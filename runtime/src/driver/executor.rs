@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::api::DriverApi;
 use super::arguments::{Argument, Expected, Sizes};
-use super::buffer::Buffer;
+use super::buffer::DeviceBuffer;
 use super::context::Context;
 use super::engine::MAPS;
 use super::error::DriverError;
 use super::loader::Loader;
-use super::module::Kernel;
+use super::module::LoadedKernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
 use crate::gpu::{Executor, Launch, LaunchBuffer, Products, Trusted};
@@ -71,7 +71,7 @@ fn length(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn argument<'a, D: DriverApi>(slot: &'a mut LaunchBuffer<'_, Buffer<D, u8>>) -> Argument<'a> {
+fn argument<'a, D: DriverApi>(slot: &'a mut LaunchBuffer<'_, DeviceBuffer<D, u8>>) -> Argument<'a> {
     match slot {
         LaunchBuffer::Read(memory) => Argument::Read(memory.read()),
         LaunchBuffer::Write(memory) => Argument::Write(memory.write_to()),
@@ -79,8 +79,8 @@ fn argument<'a, D: DriverApi>(slot: &'a mut LaunchBuffer<'_, Buffer<D, u8>>) -> 
 }
 
 impl<D: DriverApi> Executor for DriverExecutor<D> {
-    type Memory = Buffer<D, u8>;
-    type Kernel = Arc<Kernel<D>>;
+    type Memory = DeviceBuffer<D, u8>;
+    type Kernel = Arc<LoadedKernel<D>>;
     type Ready = Ready<D>;
     type Error = DriverError;
 
@@ -101,7 +101,7 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
     }
 
     /// Loads nothing while somebody captures the stream: that could void the capture.
-    fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel<D>>, DriverError> {
+    fn kernel(&self, key: &KernelKey) -> Result<Arc<LoadedKernel<D>>, DriverError> {
         if let Some(kernel) = self.loader.loaded(key) {
             return Ok(kernel);
         }
@@ -111,34 +111,34 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
         self.loader.kernel(key)
     }
 
-    fn rule<'k>(&self, kernel: &'k Arc<Kernel<D>>) -> &'k LaunchRule {
+    fn rule<'k>(&self, kernel: &'k Arc<LoadedKernel<D>>) -> &'k LaunchRule {
         kernel.rule()
     }
 
     fn ready(
         &self,
-        kernel: &Arc<Kernel<D>>,
+        kernel: &Arc<LoadedKernel<D>>,
         problem: &ProblemSize,
     ) -> Result<Ready<D>, DriverError> {
         Ready::new(kernel, problem)
     }
 
-    fn upload(&self, bytes: &[u8]) -> Result<Buffer<D, u8>, DriverError> {
-        Buffer::from_host(&self.stream, bytes)
+    fn upload(&self, bytes: &[u8]) -> Result<DeviceBuffer<D, u8>, DriverError> {
+        DeviceBuffer::from_host(&self.stream, bytes)
     }
 
-    fn output(&self, bytes: u64) -> Result<Buffer<D, u8>, DriverError> {
+    fn output(&self, bytes: u64) -> Result<DeviceBuffer<D, u8>, DriverError> {
         // What a kernel does not write is seen: NaN in f32, f16 and bf16.
-        let mut buffer = Buffer::uninitialised(self.context(), length(bytes))?;
+        let mut buffer = DeviceBuffer::uninitialised(self.context(), length(bytes))?;
         buffer.fill_bytes(&self.stream, 0xff)?;
         Ok(buffer)
     }
 
-    fn zeroed(&self, bytes: u64) -> Result<Buffer<D, u8>, DriverError> {
-        Buffer::zeroed(&self.stream, length(bytes))
+    fn zeroed(&self, bytes: u64) -> Result<DeviceBuffer<D, u8>, DriverError> {
+        DeviceBuffer::zeroed(&self.stream, length(bytes))
     }
 
-    fn download(&self, memory: &Buffer<D, u8>) -> Result<Vec<u8>, DriverError> {
+    fn download(&self, memory: &DeviceBuffer<D, u8>) -> Result<Vec<u8>, DriverError> {
         memory.to_host(&self.stream)
     }
 
@@ -173,14 +173,14 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
 
 /// A kernel with its sizes for a problem.
 pub struct Ready<D: DriverApi> {
-    pub(crate) kernel: Arc<Kernel<D>>,
+    pub(crate) kernel: Arc<LoadedKernel<D>>,
     pub(crate) sizes: Sizes,
     /// Of each tensor map: the place of its buffer among the kernel's, that one's bytes, its shape.
     pub(crate) maps: Vec<(usize, u64, TensorShape)>,
 }
 
 impl<D: DriverApi> Ready<D> {
-    fn new(kernel: &Arc<Kernel<D>>, problem: &ProblemSize) -> Result<Self, DriverError> {
+    fn new(kernel: &Arc<LoadedKernel<D>>, problem: &ProblemSize) -> Result<Self, DriverError> {
         let parameters = &kernel.rule().parameters;
         let refused = |what| DriverError::NotPlanned { entry: kernel.entry().to_owned(), what };
         if parameters.iter().any(|parameter| matches!(parameter.kind, ParameterKind::Scalar(_))) {

@@ -6,12 +6,12 @@ use super::api::DriverApi;
 use super::arguments::{Argument, LaunchFault, Limits, Prepared, Sizes};
 use super::buffer::Allocation;
 use super::error::DriverError;
-use super::module::Kernel;
+use super::module::LoadedKernel;
 use super::order::Use;
 use super::stream::Stream;
 use crate::source::{Access, ProblemSize};
 
-impl<D: DriverApi> Kernel<D> {
+impl<D: DriverApi> LoadedKernel<D> {
     /// Queues the kernel on a stream for a problem.
     ///
     /// With `overlap`, a kernel whose rule says that it waits by itself may start before what is

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::api::DriverApi;
 use super::context::Context;
 use super::error::DriverError;
-use super::module::Kernel;
+use super::module::LoadedKernel;
 use crate::image_cache::{ImageCache, ImageKey};
 use crate::source::{KernelKey, KernelSource, KernelText};
 
@@ -45,14 +45,15 @@ pub fn load<D: DriverApi>(
     context: &Context<D>,
     cache: &ImageCache,
     text: &KernelText<'_>,
-) -> Result<(Arc<Kernel<D>>, Origin), DriverError> {
+) -> Result<(Arc<LoadedKernel<D>>, Origin), DriverError> {
     let info = context.info();
     let key = ImageKey {
         text: &text.text,
         architecture: &info.architecture,
         driver_version: info.driver_version,
     };
-    let ready = |image: &[u8]| Kernel::load(context, image, &text.entry, (*text.rule).clone());
+    let ready =
+        |image: &[u8]| LoadedKernel::load(context, image, &text.entry, (*text.rule).clone());
     let terminated = || {
         let mut terminated = text.text.as_bytes().to_vec();
         terminated.push(0);
@@ -99,7 +100,7 @@ pub struct Loader<D: DriverApi> {
     context: Context<D>,
     cache: ImageCache,
     source: Arc<dyn KernelSource>,
-    kernels: Mutex<HashMap<KernelKey, Arc<Kernel<D>>>>,
+    kernels: Mutex<HashMap<KernelKey, Arc<LoadedKernel<D>>>>,
 }
 
 impl<D: DriverApi> Loader<D> {
@@ -114,7 +115,7 @@ impl<D: DriverApi> Loader<D> {
     }
 
     /// The kernel of a key, if it is loaded.
-    pub fn loaded(&self, key: &KernelKey) -> Option<Arc<Kernel<D>>> {
+    pub fn loaded(&self, key: &KernelKey) -> Option<Arc<LoadedKernel<D>>> {
         self.kernels.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
@@ -122,7 +123,7 @@ impl<D: DriverApi> Loader<D> {
     ///
     /// # Errors
     /// A key for another target, the source's refusal, or as [`load`].
-    pub fn kernel(&self, key: &KernelKey) -> Result<Arc<Kernel<D>>, DriverError> {
+    pub fn kernel(&self, key: &KernelKey) -> Result<Arc<LoadedKernel<D>>, DriverError> {
         let kernels = || self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels().get(key) {
             return Ok(kernel.clone());

@@ -20,7 +20,7 @@
 //! | `experts` | the same of expert layers |
 //!
 //! Every object belongs to a [`Context`] and may be used from any thread. No call leaves another
-//! context current than it found. Only [`Kernel::launch`], launches of plans in a caller's memory,
+//! context current than it found. Only [`LoadedKernel::launch`], launches of plans in a caller's memory,
 //! asynchronous copies of borrowed memory and foreign handles are `unsafe`: what a kernel's text does is
 //! beyond the compiler's sight. Why the rest is safe: `order`, and `docs/soundness.md`.
 
@@ -43,12 +43,12 @@ mod uses;
 
 pub use api::DriverApi;
 pub use arguments::{Argument, DeviceSlice, DeviceSliceMut, LaunchFault, Limits, Prepared};
-pub use buffer::{Buffer, Element};
+pub use buffer::{DeviceBuffer, Element};
 pub use context::{Context, DeviceInfo, devices};
 pub use error::DriverError;
 pub use executor::{DriverExecutor, Ready};
 pub use experts::{ExpertSlices, RoutedSlices};
 pub use loader::{Loader, Origin, load};
-pub use module::{Kernel, KernelFacts};
+pub use module::{KernelFacts, LoadedKernel};
 pub use stream::{Event, Stream};
 pub use tensor_map::{TensorMap, TensorMapFault, TensorShape};

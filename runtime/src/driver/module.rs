@@ -27,7 +27,7 @@ impl<D: DriverApi> Drop for Module<D> {
         );
         match waited {
             Ok(()) => {
-                // SAFETY: loaded by `Kernel::load`, named by no kernel and no graph any more, and no
+                // SAFETY: loaded by `LoadedKernel::load`, named by no kernel and no graph any more, and no
                 // launch of it is queued.
                 current.release("unloading a kernel", |driver| unsafe {
                     (driver.module_unload)(self.handle)
@@ -53,7 +53,7 @@ pub struct KernelFacts {
 }
 
 /// A kernel that can be launched.
-pub struct Kernel<D: DriverApi> {
+pub struct LoadedKernel<D: DriverApi> {
     module: Arc<Module<D>>,
     function: Handle,
     entry: String,
@@ -63,7 +63,7 @@ pub struct Kernel<D: DriverApi> {
     opted_in: AtomicBool,
 }
 
-impl<D: DriverApi> Kernel<D> {
+impl<D: DriverApi> LoadedKernel<D> {
     /// Loads an image, or a text that ends in a zero byte, and finds its entry point.
     ///
     /// Spilled registers are said in the log: a kernel of ours has none, so that the compiler has met a

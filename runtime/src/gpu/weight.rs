@@ -52,7 +52,7 @@ pub(super) struct PreparedProduct<E: Executor> {
     /// See [`Request::scales_in_range`].
     scales_in_range: bool,
     /// Products of several types share the buffers that are alike.
-    pub(super) parts: Vec<Arc<DeviceBuffer<E::Memory>>>,
+    pub(super) parts: Vec<Arc<ConstantBuffer<E::Memory>>>,
     /// By M.
     choices: Mutex<BTreeMap<u64, ChosenKernel>>,
     /// By M.
@@ -111,7 +111,7 @@ impl<E: Executor> Filling<E::Memory> for Packed<'_, E> {
 }
 
 /// A constant buffer on the device.
-pub(super) struct DeviceBuffer<M> {
+pub(super) struct ConstantBuffer<M> {
     pub(super) native: NativeBuffer,
     pub(super) memory: Arc<M>,
     bytes: u64,
@@ -222,7 +222,7 @@ impl<E: Executor> GpuWeight<E> {
                     None => {
                         let Filled { memory, bytes, note } =
                             filling.fill(&request, order, &native)?;
-                        Arc::new(DeviceBuffer { native, memory: Arc::new(memory), bytes, note })
+                        Arc::new(ConstantBuffer { native, memory: Arc::new(memory), bytes, note })
                     }
                 });
             }
@@ -272,7 +272,7 @@ impl<E: Executor> GpuWeight<E> {
     /// Each native buffer once: its name with the first type of x that reads it, what it holds, its
     /// memory.
     pub(super) fn buffers(&self) -> Vec<(String, &NativeBuffer, &E::Memory)> {
-        let mut buffers: Vec<(String, &Arc<DeviceBuffer<E::Memory>>)> = Vec::new();
+        let mut buffers: Vec<(String, &Arc<ConstantBuffer<E::Memory>>)> = Vec::new();
         for product in &self.products {
             for part in &product.parts {
                 if buffers.iter().all(|(_, known)| !Arc::ptr_eq(known, part)) {
@@ -309,7 +309,7 @@ impl<E: Executor> GpuWeight<E> {
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
         let mut products: Vec<PreparedProduct<E>> = Vec::new();
-        type Copied<'p, M> = (&'p Arc<DeviceBuffer<M>>, Arc<DeviceBuffer<M>>);
+        type Copied<'p, M> = (&'p Arc<ConstantBuffer<M>>, Arc<ConstantBuffer<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
         for product in &self.products {
             let mut parts = Vec::new();
@@ -321,7 +321,7 @@ impl<E: Executor> GpuWeight<E> {
                         let memory = Arc::new(self.executor.upload(&bytes)?);
                         let (native, note) = (part.native.clone(), part.note.clone());
                         let copy =
-                            Arc::new(DeviceBuffer { native, memory, bytes: part.bytes, note });
+                            Arc::new(ConstantBuffer { native, memory, bytes: part.bytes, note });
                         copies.push((part, copy.clone()));
                         copy
                     }
@@ -356,7 +356,7 @@ impl<E: Executor> GpuWeight<E> {
     /// [`ProductError::NotScheduled`] where products read no such component or no transform leads
     /// back, or what the device says.
     pub fn stored(&self, component: Component) -> Result<Vec<u8>, ProductError> {
-        let holds = |part: &&Arc<DeviceBuffer<E::Memory>>| part.native.holds(component);
+        let holds = |part: &&Arc<ConstantBuffer<E::Memory>>| part.native.holds(component);
         let of = |product: &'_ PreparedProduct<E>| product.parts.iter().find(holds).cloned();
         let found = self.products.iter().find_map(|product| Some((product, of(product)?)));
         let none = || NotScheduled::NoComponent(component);

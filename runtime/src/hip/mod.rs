@@ -3,7 +3,7 @@
 //! without ROCm is an error value.
 //!
 //! Most of it is [`crate::driver`]'s, which is CUDA's too: start there, at [`Device`] (its `Context`),
-//! then [`Loader`] (key -> text -> code object -> kernel), then [`Kernel::launch`]. Here is what only HIP
+//! then [`Loader`] (key -> text -> code object -> kernel), then [`LoadedKernel::launch`]. Here is what only HIP
 //! has:
 //!
 //! | file | what |
@@ -31,9 +31,9 @@ pub type Stream = driver::Stream<Libraries>;
 /// A point in a stream, with its time.
 pub type Event = driver::Event<Libraries>;
 /// Elements in a device's memory.
-pub type Buffer<T> = driver::Buffer<Libraries, T>;
+pub type DeviceBuffer<T> = driver::DeviceBuffer<Libraries, T>;
 /// A kernel that can be launched.
-pub type Kernel = driver::Kernel<Libraries>;
+pub type LoadedKernel = driver::LoadedKernel<Libraries>;
 /// The kernels of one device and one source, each loaded once.
 pub type Loader = driver::Loader<Libraries>;
 /// An AMD GPU, the source of its kernels, and the stream on which they run.

@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 
 use quantloom_runtime::cuda::{
-    Buffer, Context, CudaError, Driver, Event, Graph, ImageCache, Stream, load,
+    Context, CudaError, DeviceBuffer, Driver, Event, Graph, ImageCache, Stream, load,
 };
 use quantloom_tools::cuda::selftest;
 
@@ -66,7 +66,7 @@ fn graph_keeps() -> Result<(), CudaError> {
     let context = Context::new(0)?;
     let stream = Stream::new(&context)?;
     let (kernel, _) = load(&context, &ImageCache::off(), &text::<Driver>())?;
-    let made = || Buffer::<u32>::uninitialised(&context, 100);
+    let made = || DeviceBuffer::<u32>::uninitialised(&context, 100);
     let (mut a, mut b, mut c, mut out) = (made()?, made()?, made()?, made()?);
     let mut graph = Graph::capture(&stream, |stream| {
         a.fill_bytes(stream, 1)?;
@@ -86,8 +86,8 @@ fn graph_keeps_what_joins() -> Result<(), CudaError> {
     let context = Context::new(0)?;
     let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
     let (forked, joined) = (Event::new(&context)?, Event::new(&context)?);
-    let mut a = Buffer::<u8>::uninitialised(&context, 4)?;
-    let mut out = Buffer::zeroed(&stream, 4)?;
+    let mut a = DeviceBuffer::<u8>::uninitialised(&context, 4)?;
+    let mut out = DeviceBuffer::zeroed(&stream, 4)?;
     let mut graph = Graph::capture(&stream, |stream| {
         forked.record(stream)?;
         other.wait(&forked)?;
@@ -101,7 +101,7 @@ fn graph_keeps_what_joins() -> Result<(), CudaError> {
     graph.launch(&other)?;
     println!("replayed: {:?}", out.to_host(&stream)?);
     // The other stream is captured no more.
-    println!("alone: {:?}", Buffer::from_host(&other, &[6u8])?.to_host(&other)?);
+    println!("alone: {:?}", DeviceBuffer::from_host(&other, &[6u8])?.to_host(&other)?);
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn graph_keeps_what_joins() -> Result<(), CudaError> {
 fn captured() -> Result<(), CudaError> {
     let context = Context::new(0)?;
     let stream = Stream::new(&context)?;
-    let mut a = Buffer::<u8>::zeroed(&stream, 4)?;
+    let mut a = DeviceBuffer::<u8>::zeroed(&stream, 4)?;
     let mut inner = Graph::capture(&stream, |stream| a.fill_bytes(stream, 8))?;
     let print_result = |result: Result<(), CudaError>| match result {
         Ok(()) => println!("nothing was wrong"),
@@ -133,7 +133,7 @@ fn captured() -> Result<(), CudaError> {
 fn graph_streams() -> Result<(), CudaError> {
     let context = Context::new(0)?;
     let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
-    let made = || Buffer::<u8>::uninitialised(&context, 4);
+    let made = || DeviceBuffer::<u8>::uninitialised(&context, 4);
     let (mut a, mut b) = (made()?, made()?);
     let mut graph = Graph::capture(&second, |stream| b.copy_from(stream, &a))?;
     a.fill_bytes(&first, 3)?;

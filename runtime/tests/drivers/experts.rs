@@ -12,7 +12,7 @@ use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::driver::{
-    Buffer, Context, DeviceSlice, DeviceSliceMut, DriverError, DriverExecutor, ExpertSlices,
+    Context, DeviceBuffer, DeviceSlice, DeviceSliceMut, DriverError, DriverExecutor, ExpertSlices,
     RoutedSlices, Stream,
 };
 use quantloom_runtime::experts::{ExpertMatrices, ExpertOptions};
@@ -135,13 +135,13 @@ pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
         layer.plan(PlanKey { element, output, tokens: 3, routed, shared: Some(BF16) }).unwrap();
     println!("{} launches, workspace {:?}", plan.launches(), plan.workspace());
     let words = |first: u32| -> Vec<u32> { (first..first + 3 * 32).collect() };
-    let mut x = Buffer::from_host(&stream, &words(5))?;
-    let mut ids = Buffer::from_host(&stream, &[1u32, 0, 1, 0])?;
-    let weights = Buffer::from_host(&stream, &[10u32, 20, 30, 0])?;
-    let shared = Buffer::from_host(&stream, &words(7000))?;
-    let y = Buffer::from_host(&stream, &[0u32; 3 * 32])?;
+    let mut x = DeviceBuffer::from_host(&stream, &words(5))?;
+    let mut ids = DeviceBuffer::from_host(&stream, &[1u32, 0, 1, 0])?;
+    let weights = DeviceBuffer::from_host(&stream, &[10u32, 20, 30, 0])?;
+    let shared = DeviceBuffer::from_host(&stream, &words(7000))?;
+    let y = DeviceBuffer::from_host(&stream, &[0u32; 3 * 32])?;
     let total = plan.workspace().total();
-    let workspace = Buffer::from_host(&stream, &vec![0u8; total as usize])?;
+    let workspace = DeviceBuffer::from_host(&stream, &vec![0u8; total as usize])?;
     let addresses = [x.read(), shared.read(), ids.read(), weights.read()].map(|one| one.address());
     let [to_y, to_workspace] = [y.read().address(), workspace.read().address()];
     let launch = |x_bytes: u64, chosen: bool| {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use quantloom_dsl::format::{BF16, Number};
 use quantloom_dsl::layout::Shape;
 use quantloom_runtime::driver::{
-    Argument, Buffer, Context, DeviceSlice, DeviceSliceMut, DriverApi, DriverError, DriverExecutor,
-    Event, Kernel, Loader, Origin, Stream, devices, load,
+    Argument, Context, DeviceBuffer, DeviceSlice, DeviceSliceMut, DriverApi, DriverError,
+    DriverExecutor, Event, LoadedKernel, Loader, Origin, Stream, devices, load,
 };
 use quantloom_runtime::element::{Values, ValuesMut, bf16};
 use quantloom_runtime::gpu::{GpuDevice, GpuWeight, Trusted};
@@ -81,7 +81,7 @@ fn list<D: Fake>() -> Result<(), DriverError> {
     Ok(())
 }
 
-fn vector_add<D: Fake>() -> Result<(Arc<Kernel<D>>, Origin), DriverError> {
+fn vector_add<D: Fake>() -> Result<(Arc<LoadedKernel<D>>, Origin), DriverError> {
     load(&Context::new(0)?, &ImageCache::from_environment(), &text::<D>())
 }
 
@@ -101,8 +101,8 @@ fn current<D: Fake>() -> Result<(), DriverError> {
     let other = Stream::new(&Context::<D>::new(1)?)?;
     other.synchronize()?;
     let stream = Stream::new(&Context::new(0)?)?;
-    let here = Buffer::from_host(&stream, &[1u8])?;
-    let mut there = Buffer::from_host(&other, &[1u8])?;
+    let here = DeviceBuffer::from_host(&stream, &[1u8])?;
+    let mut there = DeviceBuffer::from_host(&other, &[1u8])?;
     let (kernel, _) = load(stream.context(), &ImageCache::off(), &text::<D>())?;
     let event = Event::new(stream.context())?;
     let mixed = [
@@ -126,8 +126,8 @@ pub(crate) fn print_result(result: Result<(), DriverError>) {
 }
 
 /// 100 words of four equal bytes.
-fn words<D: Fake>(stream: &Stream<D>, byte: u8) -> Result<Buffer<D, u32>, DriverError> {
-    let mut words = Buffer::uninitialised(stream.context(), 100)?;
+fn words<D: Fake>(stream: &Stream<D>, byte: u8) -> Result<DeviceBuffer<D, u32>, DriverError> {
+    let mut words = DeviceBuffer::uninitialised(stream.context(), 100)?;
     words.fill_bytes(stream, byte)?;
     Ok(words)
 }
@@ -136,13 +136,13 @@ fn memory<D: Fake>() -> Result<(), DriverError> {
     let context = Context::<D>::new(0)?;
     let stream = Stream::new(&context)?;
     let bytes: Vec<u8> = (0..=255).collect();
-    println!("copied: {}", Buffer::from_host(&stream, &bytes)?.to_host(&stream)? == bytes);
-    let mut filled = Buffer::<D, u8>::zeroed(&stream, 3)?;
+    println!("copied: {}", DeviceBuffer::from_host(&stream, &bytes)?.to_host(&stream)? == bytes);
+    let mut filled = DeviceBuffer::<D, u8>::zeroed(&stream, 3)?;
     filled.fill_bytes(&stream, 7)?;
     println!("filled: {:?}", filled.to_host(&stream)?);
-    println!("empty: {:?}", Buffer::<D, u8>::from_host(&stream, &[])?.to_host(&stream)?);
+    println!("empty: {:?}", DeviceBuffer::<D, u8>::from_host(&stream, &[])?.to_host(&stream)?);
     print_result(filled.write(&stream, &[1, 2]));
-    Buffer::<D, u8>::uninitialised(&context, 1 << 41).map(drop)
+    DeviceBuffer::<D, u8>::uninitialised(&context, 1 << 41).map(drop)
 }
 
 fn nonsense<D: Fake>() -> KernelText<'static> {
@@ -172,8 +172,8 @@ fn refused<D: Fake>() -> Result<(), DriverError> {
 fn launch<D: Fake>() -> Result<(), DriverError> {
     let (kernel, _) = vector_add::<D>()?;
     let stream = Stream::new(kernel.context())?;
-    let a = Buffer::<D, u32>::zeroed(&stream, 100)?;
-    let mut c = Buffer::<D, u32>::zeroed(&stream, 99)?;
+    let a = DeviceBuffer::<D, u32>::zeroed(&stream, 100)?;
+    let mut c = DeviceBuffer::<D, u32>::zeroed(&stream, 99)?;
     let arguments =
         [Argument::Read(a.read()), Argument::Read(a.read()), Argument::Write(c.write_to())];
     let problem = ProblemSize::new(1, 100, 1, 132);
@@ -185,10 +185,10 @@ fn launch<D: Fake>() -> Result<(), DriverError> {
 }
 
 pub(crate) fn add<D: Fake>(
-    kernel: &Kernel<D>,
+    kernel: &LoadedKernel<D>,
     stream: &Stream<D>,
-    [a, b]: [&Buffer<D, u32>; 2],
-    c: &mut Buffer<D, u32>,
+    [a, b]: [&DeviceBuffer<D, u32>; 2],
+    c: &mut DeviceBuffer<D, u32>,
 ) -> Result<(), DriverError> {
     let problem = ProblemSize::new(1, a.len() as u64, 1, 132);
     let arguments =
@@ -203,13 +203,13 @@ fn streams<D: Fake>() -> Result<(), DriverError> {
     let context = kernel.context();
     let (first, second) = (Stream::new(context)?, Stream::new(context)?);
     let mut a = words(&first, 7)?;
-    let mut b = Buffer::uninitialised(context, 100)?;
+    let mut b = DeviceBuffer::uninitialised(context, 100)?;
     println!("read after write: {}", a.to_host(&second)? == [0x0707_0707; 100]);
     b.copy_from(&second, &a)?;
     a.fill_bytes(&first, 9)?;
     first.synchronize()?;
     println!("write after read: {}", b.to_host(&second)? == [0x0707_0707; 100]);
-    let mut c = Buffer::zeroed(&first, 100)?;
+    let mut c = DeviceBuffer::zeroed(&first, 100)?;
     add(&kernel, &first, [&a, &a], &mut c)?;
     println!("read after launch: {}", c.to_host(&second)? == [0x1212_1212; 100]);
     // The stream that wrote is dropped.
@@ -226,7 +226,7 @@ fn events<D: Fake>() -> Result<(), DriverError> {
     let (start, written, read) =
         (Event::new(&context)?, Event::new(&context)?, Event::new(&context)?);
     let (there, mut back) = ([5u32; 100], [0u32; 100]);
-    let (mut a, mut b) = (words(&first, 0)?, Buffer::uninitialised(&context, 100)?);
+    let (mut a, mut b) = (words(&first, 0)?, DeviceBuffer::uninitialised(&context, 100)?);
     start.record(&first)?;
     // SAFETY: both lists are untouched until `read` has passed; events order the streams.
     unsafe { a.queue_write(&first, &there) }?;
@@ -403,10 +403,10 @@ fn engine<D: Fake>() -> Result<(), DriverError> {
     let plan = weight.plan(BF16, 3).unwrap();
     println!("{} launches, workspace {:?}", plan.launches(), plan.workspace());
     let words = |first: u32| -> Vec<u32> { (first..first + 3 * 32).collect() };
-    let mut x = Buffer::from_host(&stream, &words(5))?;
-    let y = Buffer::from_host(&stream, &[0u32; 3 * 32])?;
+    let mut x = DeviceBuffer::from_host(&stream, &words(5))?;
+    let y = DeviceBuffer::from_host(&stream, &[0u32; 3 * 32])?;
     // Longer than needed, and no multiple of anything: scratch ends at 768.
-    let workspace = Buffer::from_host(&stream, &[0u8; 1000])?;
+    let workspace = DeviceBuffer::from_host(&stream, &[0u8; 1000])?;
     let [to_x, to_y, to_workspace] =
         [x.read().address(), y.read().address(), workspace.read().address()];
     let launch = |x_bytes: u64, workspace_bytes: u64| {
@@ -461,9 +461,9 @@ fn strided<D: Fake>() -> Result<(), DriverError> {
     };
     println!("a strided workspace: {:?}", plan.strided_workspace());
     let values: Vec<u16> = (0..1 + 2 * 80 + 64).collect();
-    let x = Buffer::from_host(&stream, &values)?;
-    let y = Buffer::from_host(&stream, &[0u16; 3 * 64])?;
-    let workspace = Buffer::from_host(&stream, &[0u8; 1100])?;
+    let x = DeviceBuffer::from_host(&stream, &values)?;
+    let y = DeviceBuffer::from_host(&stream, &[0u16; 3 * 64])?;
+    let workspace = DeviceBuffer::from_host(&stream, &[0u8; 1100])?;
     let [to_x, to_y, to_workspace] =
         [x.read().address() + 2, y.read().address(), workspace.read().address()];
     let launch = |x_bytes: u64, stride: u64, workspace_bytes: u64| {

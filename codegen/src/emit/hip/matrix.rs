@@ -116,7 +116,6 @@ const fn format_code(element: Element) -> u32 {
         | Element::PaddedE2m1
         | Element::PaddedE2m3
         | Element::PaddedE3m2
-        | Element::U8
         | Element::S8
         | Element::F32
         | Element::S32 => 0,

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use quantloom_runtime::cuda::{
-    Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Stream, load,
+    Argument, Context, CudaError, DeviceBuffer, Event, Graph, ImageCache, LoadedKernel, Stream,
+    load,
 };
 use quantloom_runtime::source::{
     Access, Count, KernelText, LaunchRule, Parameter, ProblemSize, Scalar,
@@ -136,7 +137,7 @@ pub fn random_word(at: u32, seed: u32) -> u32 {
 }
 
 /// Makes buffers of [`random_word`]s, on the device.
-pub struct RandomFill(Arc<Kernel>);
+pub struct RandomFill(Arc<LoadedKernel>);
 
 impl RandomFill {
     /// Loads the kernel.
@@ -156,8 +157,8 @@ impl RandomFill {
         stream: &Stream,
         words: usize,
         seed: u32,
-    ) -> Result<Buffer<u32>, CudaError> {
-        let mut buffer = Buffer::uninitialised(stream.context(), words)?;
+    ) -> Result<DeviceBuffer<u32>, CudaError> {
+        let mut buffer = DeviceBuffer::uninitialised(stream.context(), words)?;
         if buffer.is_empty() {
             return Ok(buffer);
         }

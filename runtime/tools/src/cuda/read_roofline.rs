@@ -6,7 +6,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use quantloom_runtime::cuda::{Argument, Buffer, CudaError, ImageCache, Kernel, Stream, load};
+use quantloom_runtime::cuda::{
+    Argument, CudaError, DeviceBuffer, ImageCache, LoadedKernel, Stream, load,
+};
 use quantloom_runtime::source::{Access, Count, KernelText, LaunchRule, Parameter, ProblemSize};
 
 use super::bench::{self, RandomFill, Timing, Timings};
@@ -18,7 +20,7 @@ const SHAPES: [(u32, u64); 3] = [(512, 2), (512, 4), (256, 4)];
 /// Kernels that read a weight once and do nothing else.
 pub struct ReadRoofline {
     stream: Stream,
-    kernels: Vec<[Arc<Kernel>; 2]>,
+    kernels: Vec<[Arc<LoadedKernel>; 2]>,
     fill: RandomFill,
 }
 
@@ -58,7 +60,7 @@ impl ReadRoofline {
             let words = usize::try_from(vectors * 4).unwrap_or(usize::MAX);
             data.push(self.fill.buffer(&self.stream, words, seed)?);
         }
-        let mut found = Buffer::<u32>::zeroed(&self.stream, 4)?;
+        let mut found = DeviceBuffer::<u32>::zeroed(&self.stream, 4)?;
         let multiprocessors = u64::from(info.multiprocessors);
         let problem = ProblemSize::new(1, vectors, 1, multiprocessors);
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };

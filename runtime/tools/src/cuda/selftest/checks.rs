@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use quantloom_runtime::cuda::{
-    Argument, Buffer, Context, CudaError, Event, Graph, ImageCache, Kernel, Origin, Pinned, Stream,
-    TensorMap, TensorShape, load, runs, text_target,
+    Argument, Context, CudaError, DeviceBuffer, Event, Graph, ImageCache, LoadedKernel, Origin,
+    Pinned, Stream, TensorMap, TensorShape, load, runs, text_target,
 };
 use quantloom_runtime::source::{KernelText, LaunchRule, ParameterKind, ProblemSize};
 
@@ -31,7 +31,7 @@ pub(super) const CHECKS: &[Row] = &[
 
 impl Machine {
     /// Loads without a cache. A kernel of ours spills nothing.
-    fn kernel(&self, text: &KernelText<'_>) -> Result<Arc<Kernel>, Failure> {
+    fn kernel(&self, text: &KernelText<'_>) -> Result<Arc<LoadedKernel>, Failure> {
         let (kernel, _) = load(&self.context, &ImageCache::off(), text)?;
         match kernel.facts().local_bytes {
             0 => Ok(kernel),
@@ -65,12 +65,12 @@ fn milliseconds(start: Instant) -> f64 {
 }
 
 fn add(
-    kernel: &Kernel,
+    kernel: &LoadedKernel,
     stream: &Stream,
     problem: &ProblemSize,
-    a: &Buffer<u32>,
-    b: &Buffer<u32>,
-    c: &mut Buffer<u32>,
+    a: &DeviceBuffer<u32>,
+    b: &DeviceBuffer<u32>,
+    c: &mut DeviceBuffer<u32>,
 ) -> Result<(), CudaError> {
     let arguments =
         [Argument::Read(a.read()), Argument::Read(b.read()), Argument::Write(c.write_to())];
@@ -79,14 +79,14 @@ fn add(
     unsafe { kernel.launch(stream, problem, false, &arguments) }
 }
 
-fn sums(machine: &Machine, kernel: &Kernel, stream: &Stream) -> Result<usize, Failure> {
+fn sums(machine: &Machine, kernel: &LoadedKernel, stream: &Stream) -> Result<usize, Failure> {
     // No multiple of a block, so that the last one has threads without work.
     let n = 100_003;
     let a: Vec<u32> = (0..n as u32).map(|i| random_word(i, 1)).collect();
     let b: Vec<u32> = (0..n as u32).map(|i| random_word(i, 2)).collect();
     let expected: Vec<u32> = a.iter().zip(&b).map(|(a, b)| a.wrapping_add(*b)).collect();
-    let (a, b) = (Buffer::from_host(stream, &a)?, Buffer::from_host(stream, &b)?);
-    let mut c = Buffer::zeroed(stream, n)?;
+    let (a, b) = (DeviceBuffer::from_host(stream, &a)?, DeviceBuffer::from_host(stream, &b)?);
+    let mut c = DeviceBuffer::zeroed(stream, n)?;
     add(kernel, stream, &machine.problem(n), &a, &b, &mut c)?;
     same(&c.to_host(stream)?, &expected)?;
     Ok(n)
@@ -122,7 +122,7 @@ fn async_copies(machine: &Machine) -> Result<String, Failure> {
     }
     let mut back = Pinned::<u32>::zeroed(context, n)?;
     let (mut first, mut second) =
-        (Buffer::uninitialised(context, n)?, Buffer::uninitialised(context, n)?);
+        (DeviceBuffer::uninitialised(context, n)?, DeviceBuffer::uninitialised(context, n)?);
     // SAFETY: both pinned buffers stay untouched until `read` has passed, below.
     unsafe { first.queue_write(stream, &there) }?;
     second.copy_from(stream, &first)?;
@@ -142,8 +142,8 @@ fn shared_memory(machine: &Machine) -> Result<String, Failure> {
     let kernel = machine.kernel(&texts::shared_mirror())?;
     let words = (100 << 10) / 4;
     let values: Vec<u32> = (0..words as u32).map(|i| random_word(i, 4)).collect();
-    let x = Buffer::from_host(&machine.stream, &values)?;
-    let mut y = Buffer::zeroed(&machine.stream, words)?;
+    let x = DeviceBuffer::from_host(&machine.stream, &values)?;
+    let mut y = DeviceBuffer::zeroed(&machine.stream, words)?;
     let arguments = [Argument::Read(x.read()), Argument::Write(y.write_to())];
     // SAFETY: the text reads and writes as many words as its rule says; `to_host` waits.
     unsafe { kernel.launch(&machine.stream, &machine.problem(words), false, &arguments) }?;
@@ -157,8 +157,8 @@ fn graph_replay(machine: &Machine) -> Result<String, Failure> {
     let kernel = machine.kernel(&texts::vector_add())?;
     let n = 1000;
     let step: Vec<u32> = (0..n as u32).map(|i| random_word(i, 5)).collect();
-    let step_there = Buffer::from_host(stream, &step)?;
-    let (mut a, mut b) = (Buffer::zeroed(stream, n)?, Buffer::zeroed(stream, n)?);
+    let step_there = DeviceBuffer::from_host(stream, &step)?;
+    let (mut a, mut b) = (DeviceBuffer::zeroed(stream, n)?, DeviceBuffer::zeroed(stream, n)?);
     stream.synchronize()?;
     let problem = machine.problem(n);
     let mut captured = stream.is_captured()?;
@@ -200,7 +200,7 @@ fn random_data(machine: &Machine) -> Result<String, Failure> {
 fn cluster(machine: &Machine) -> Result<String, Failure> {
     let kernel = machine.kernel(&texts::cluster_ring())?;
     let blocks = 16;
-    let mut y = Buffer::zeroed(&machine.stream, blocks)?;
+    let mut y = DeviceBuffer::zeroed(&machine.stream, blocks)?;
     let arguments = [Argument::Write(y.write_to())];
     // SAFETY: the text writes one word a block, as its rule says; `to_host` waits.
     unsafe { kernel.launch(&machine.stream, &machine.problem(blocks), false, &arguments) }?;
@@ -219,12 +219,12 @@ fn overlap(machine: &Machine) -> Result<String, Failure> {
     let values: Vec<u32> = (0..n as u32).map(|i| random_word(i, 7)).collect();
     let expected: Vec<u32> =
         values.iter().map(|value| value.wrapping_add(1).wrapping_mul(2)).collect();
-    let x = Buffer::from_host(stream, &values)?;
+    let x = DeviceBuffer::from_host(stream, &values)?;
     let mut seen = Vec::new();
     for overlap in [false, true] {
-        let mut y = Buffer::<u32>::zeroed(stream, n)?;
-        let mut z = Buffer::<u32>::zeroed(stream, n)?;
-        let mut times = Buffer::<u64>::zeroed(stream, 2)?;
+        let mut y = DeviceBuffer::<u32>::zeroed(stream, n)?;
+        let mut z = DeviceBuffer::<u32>::zeroed(stream, n)?;
+        let mut times = DeviceBuffer::<u64>::zeroed(stream, 2)?;
         stream.synchronize()?;
         for kernel in [&first, &second] {
             let (from, to) = match kernel.entry() {
@@ -261,7 +261,7 @@ fn tensor_map(machine: &Machine) -> Result<String, Failure> {
             memory[row * pitch + column] = word(row, column);
         }
     }
-    let memory = Buffer::from_host(&machine.stream, &memory)?;
+    let memory = DeviceBuffer::from_host(&machine.stream, &memory)?;
     let problem = ProblemSize { k: columns as u64, ..machine.problem(rows) };
     let rules = kernel.rule().parameters.iter().find_map(|parameter| match &parameter.kind {
         ParameterKind::TensorMap(rule) => Some(TensorShape::of(rule, &problem)),
@@ -275,7 +275,7 @@ fn tensor_map(machine: &Machine) -> Result<String, Failure> {
     // that each of the three bits of the swizzle moves something. A box begins at a multiple of 16
     // bytes of its row: another column is an illegal instruction.
     let (column, row) = (56usize, 14usize);
-    let mut y = Buffer::<u32>::zeroed(&machine.stream, 257)?;
+    let mut y = DeviceBuffer::<u32>::zeroed(&machine.stream, 257)?;
     let arguments = [
         Argument::Read(memory.read()),
         Argument::Write(y.write_to()),
@@ -357,7 +357,7 @@ fn refusals(machine: &Machine) -> Result<String, Failure> {
         Err(error) => return Err(error.into()),
         Ok(_) => return wrong("a text for another device was loaded"),
     }
-    match Buffer::<u8>::uninitialised(&machine.context, 1 << 50) {
+    match DeviceBuffer::<u8>::uninitialised(&machine.context, 1 << 50) {
         Err(CudaError::Driver { code: 2, .. }) => {}
         Err(error) => return Err(error.into()),
         Ok(_) => return wrong("a petabyte was allocated"),
