@@ -153,6 +153,14 @@ fn blocks_that_persist_are_as_many_as_multiprocessors() {
         assert_eq!(grid(4096), [multiprocessors, 1, 1]);
         assert_eq!(grid(256).into_iter().product::<u64>(), 128);
     }
+    // Blocks that share copies of x: whole clusters.
+    let mut shared = Jit.choose(&request, 4096).unwrap().key;
+    shared.schedule.parameters.insert("multicast".to_owned(), 2);
+    let rule = Jit.text(&shared).unwrap().rule;
+    for (multiprocessors, blocks) in [(113, 114), (132, 132)] {
+        let problem = ProblemSize::new(4096, 8192, 1024, multiprocessors);
+        assert_eq!(rule.grid[0].of(&problem), Some(blocks));
+    }
 }
 
 #[test]

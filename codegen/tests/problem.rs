@@ -193,11 +193,11 @@ fn bytes_are_multiplied_as_they_are_stored() {
         assert_eq!(of(name), (OperandType::I8, 1024, Some(ByteFragments::Whole)), "{name}");
     }
     for name in ["ct_fp8", "ct_fp8_dynamic", "modelopt_fp8"] {
-        assert_eq!(of(name), (OperandType::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
+        assert_eq!(of(name), (OperandType::E4m3, 1024, Some(ByteFragments::Rows)), "{name}");
     }
     // With scales of blocks, and of groups of x.
     for name in ["fp8_block", "ct_fp8_block"] {
-        assert_eq!(of(name), (OperandType::E4m3, 1024, Some(ByteFragments::Pairs)), "{name}");
+        assert_eq!(of(name), (OperandType::E4m3, 1024, Some(ByteFragments::Rows)), "{name}");
     }
     assert_eq!(of("ct_w4afp8"), (OperandType::E4m3, 1024, Some(ByteFragments::Nibbles)));
     // Codes of fewer bits, x in bf16, groups shorter than a line.

@@ -7,8 +7,8 @@ use quantloom_codegen::plan::interpret::interpret;
 use quantloom_codegen::plan::sequence::{OutputEncoding, SequenceFault};
 use quantloom_codegen::plan::step::{Arg, Step};
 use quantloom_codegen::plan::templates::{
-    PLACED_HALF, SIGNED_NIBBLES, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
-    planes_to_elements, signed_nibbles,
+    CONVERT_ROWS, PLACED_HALF, SIGNED_NIBBLES, TEMPLATES, TemplateRequest, convert_rows,
+    placed_half, planes, planes_to_bytes, planes_to_elements, signed_nibbles,
 };
 use quantloom_codegen::plan::{DequantPlan, OperandType, Sequence};
 use quantloom_codegen::target::Class;
@@ -84,6 +84,7 @@ fn every_sequence() -> Vec<Sequence> {
     let weights = weights();
     let mut all: Vec<Sequence> = weights.iter().map(planes_to_bytes).collect();
     all.extend(weights.iter().filter_map(signed_nibbles));
+    all.extend(weights.iter().filter_map(convert_rows));
     // Codes of as many bits as the element has beside its padding.
     let small = weights.iter().filter(|weight| weight.code.bits() <= 4);
     all.extend(small.map(|weight| planes_to_elements(weight, OperandType::PaddedE2m1)));
@@ -121,7 +122,9 @@ fn every_sequence_is_correct_for_every_code() {
         assert!(made > 0, "{} makes nothing", template.name);
     }
     assert!(sequences.iter().filter(|sequence| sequence.template == PLACED_HALF).count() >= 4);
-    assert!(sequences.iter().any(|sequence| sequence.template == SIGNED_NIBBLES));
+    for template in [SIGNED_NIBBLES, CONVERT_ROWS] {
+        assert!(sequences.iter().any(|sequence| sequence.template == template));
+    }
     assert!(TEMPLATES.len() + 2 <= 12, "{} templates", TEMPLATES.len() + 2);
 }
 

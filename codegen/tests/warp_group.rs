@@ -185,17 +185,59 @@ fn blocks_that_persist_are_right() {
             270,
             WarpGroupTile { tokens: 256, groups: 1, batch: 1, ..persistent },
         ),
+        // Two blocks share copies of x: bands have an even number of blocks of rows.
+        (
+            ("sym", 0, (1096, 136)),
+            70,
+            WarpGroupTile {
+                tokens: 16,
+                groups: 1,
+                stages: 3,
+                batch: 2,
+                multicast: 2,
+                ..persistent
+            },
+        ),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
     }
     let problem = problem("sym", 0, "sm_90a", (136, 512));
-    for tile in
-        [WarpGroupTile { splits: 2, ..persistent }, WarpGroupTile { multicast: 2, ..persistent }]
-    {
-        let why = tile.build(&problem).unwrap_err();
-        assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Persistent, .. }), "{why}");
-    }
+    let why = WarpGroupTile { splits: 2, ..persistent }.build(&problem).unwrap_err();
+    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Persistent, .. }), "{why}");
+}
+
+/// Operands that are not swapped have 64 tokens for each tile of a warp group, and bytes with scales of x along K.
+#[test]
+fn unswapped_operands_have_rules() {
+    let one = WarpGroupTile {
+        tokens: 64,
+        groups: 1,
+        stages: 2,
+        batch: 1,
+        unswapped: true,
+        exact: true,
+        ..WARP_GROUP
+    };
+    let build = |scheme, tile: WarpGroupTile| tile.build(&problem(scheme, 0, "sm_90a", (264, 512)));
+    assert!(build("blocks", one).is_ok());
+    let of_rule = |rule: ChoiceRule, scheme, tile| {
+        let why = build(scheme, tile).unwrap_err();
+        assert!(
+            matches!(&why, Unscheduled::Choices { rule: broken, .. } if *broken == rule),
+            "{why}"
+        );
+    };
+    of_rule(ChoiceRule::Unswapped, "sym", one);
+    of_rule(ChoiceRule::Unswapped, "nibbles", one);
+    of_rule(ChoiceRule::UnswappedTokens, "blocks", WarpGroupTile { tokens: 128, ..one });
+    of_rule(ChoiceRule::UnswappedChoices, "blocks", WarpGroupTile { batch: 2, ..one });
+    of_rule(ChoiceRule::UnswappedChoices, "blocks", WarpGroupTile { exact: false, ..one });
+    let wide = WarpGroupTile { tokens: 384, groups: 3, row_tiles: 2, ..one };
+    of_rule(ChoiceRule::WarpGroupTokens, "blocks", wide);
+    of_rule(ChoiceRule::RingStages, "blocks", WarpGroupTile { stages: 1, ..one });
+    let tall = build("blocks", WarpGroupTile { tokens: 256, groups: 2, row_tiles: 2, ..one });
+    assert!(tall.is_ok(), "{tall:?}");
 }
 
 /// A tile of 64 columns, as 8-bit codes have, has one line of 128 bytes of x: half a line a stage would leave
@@ -225,7 +267,10 @@ fn tiles_have_as_many_tokens_as_instructions_do() {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let tiles = WarpGroupTile::candidates(&problem, m);
         assert!(tiles.iter().any(|tile| tile.tokens == tokens), "{scheme}, M = {m}");
-        let over = tiles.iter().filter(|tile| tile.tokens > tokens && tile.tokens < 2 * tokens);
+        let over = |tile: &&WarpGroupTile| {
+            !tile.unswapped && (tokens + 1..2 * tokens).contains(&tile.tokens)
+        };
+        let over = tiles.iter().filter(over);
         assert_eq!(over.count(), 0, "{scheme}, M = {m}");
     }
     let problem = problem("blocks", 0, "sm_90a", (72, 512));
@@ -234,11 +279,11 @@ fn tiles_have_as_many_tokens_as_instructions_do() {
     assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::TokenTiles, .. }), "{why}");
 }
 
-/// Consumers of FP8 in blocks load words of the next stage before they release one: with the stage whose sums are not
-/// ready a consumer has three, and would wait forever in a ring of two.
+/// Consumers of 4-bit codes that are multiplied as e4m3 load words of the next stage before they release one: with the stage whose
+/// sums are not ready a consumer has three, and would wait forever in a ring of two.
 #[test]
 fn rings_have_the_stages_that_consumers_hold() {
-    let problem = problem("blocks", 0, "sm_90a", (72, 512));
+    let problem = problem("nibbles", 0, "sm_90a", (72, 512));
     let refused = |stages| {
         let tile = WarpGroupTile { groups: 1, stages, batch: 2, exact: true, ..WARP_GROUP };
         tile.build(&problem).err()
@@ -535,7 +580,8 @@ fn an_early_end_is_found(mut kernel: Kernel, product: &RandomProduct) {
 fn mutations_of_clusters_are_found() {
     let problem = problem("sym", 0, "sm_90a", (72, 520));
     let product = RandomProduct::draw(&problem, 9, 22).with_scaled_weights();
-    let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, splits: 2, ..WARP_GROUP };
+    // With one tile of rows a warp's sums take the place of its own codes alone.
+    let tile = WarpGroupTile { tokens: 16, row_tiles: 2, stages: 3, splits: 2, ..WARP_GROUP };
     let kernel = tile.build(&problem).unwrap();
     all_found(&kernel, &product, OF_CLUSTER);
     an_early_end_is_found(kernel, &product);

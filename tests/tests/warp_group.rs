@@ -294,6 +294,47 @@ fn blocks_that_persist_multiply_bytes() {
     });
 }
 
+/// Operands that are not swapped: rows of w and tokens that no tile divides, K of an odd number of k-tiles and less than one, blocks
+/// that persist or share copies of x, one tile of tokens a warp group or two, channels with biases and scales of tensors.
+#[test]
+fn unswapped_operands_multiply() {
+    let of = |numbers: &str| {
+        let text = format!(
+            "blocks {{ weight: e4m3, {numbers}, pack: [k, n], activation: e4m3 {{ scale: f32 per 1x128 }} }}"
+        );
+        quantloom_dsl::parse(&text).unwrap()
+    };
+    let alone = of("scale: f32 per 128x128");
+    let biased = of("scale: f32 per 128x128, scale: f32 per tensor, bias: f32");
+    let tall = of("scale: f32 per 256x256, scale: f32 per channel");
+    let cases = [
+        (&alone, "groups=2, row_tiles=1, tokens=128, stages=2, persistent=0", (136, 1160), 150),
+        (&biased, "groups=1, row_tiles=2, tokens=128, stages=3, persistent=0", (72, 384), 131),
+        (&tall, "groups=1, row_tiles=1, tokens=64, stages=2, persistent=1", (392, 520), 200),
+        (&biased, "groups=2, row_tiles=2, tokens=256, stages=3, persistent=1", (264, 72), 300),
+        (
+            &alone,
+            "groups=1, row_tiles=1, tokens=64, stages=3, persistent=1, multicast=2",
+            (648, 392),
+            130,
+        ),
+        (
+            &tall,
+            "groups=1, row_tiles=1, tokens=64, stages=3, persistent=0, multicast=2",
+            (136, 264),
+            70,
+        ),
+    ];
+    cases.into_par_iter().for_each(|(scheme, tile, shape, m)| {
+        let shared = if tile.contains("multicast") { "" } else { ", multicast=1" };
+        let choices = format!(
+            "use warp_group; warp_group(unswapped=1, exact=1, parts=1, batch=1, splits=1, {tile}{shared})"
+        );
+        let (right, why) = products(scheme, &choices, &[shape], &[m]);
+        assert!(right > 0, "{choices}: {why}");
+    });
+}
+
 /// Layers of experts whose x has bytes: integers, e4m3, scales of tokens, of blocks of columns too, which are gathered for
 /// the first product and copied in tiles for the second.
 #[test]

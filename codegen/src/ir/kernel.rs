@@ -105,7 +105,8 @@ pub enum Extent {
         /// Each parameter and its factor.
         terms: [(ParameterId, u32); 2],
     },
-    /// Multiprocessors of the device, of which a launch knows the number: blocks of a grid that persist.
+    /// Multiprocessors of the device, of which a launch knows the number, rounded up to whole clusters: blocks of a grid that
+    /// persist.
     Multiprocessors,
 }
 

@@ -66,8 +66,16 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, LaunchRuleError> {
         parameters.push(Parameter { name: map.name.clone(), kind });
     }
     let launch = kernel.launch;
+    let cluster = u64::from(launch.cluster.max(1));
+    let blocks = |extent| match extent {
+        // In whole clusters.
+        Extent::Multiprocessors if cluster > 1 => {
+            count(extent).ceil_div(cluster) * Count::Fixed(cluster)
+        }
+        _ => count(extent),
+    };
     Ok(LaunchRule {
-        grid: launch.grid.map(count),
+        grid: launch.grid.map(blocks),
         threads: launch.threads,
         cluster: [launch.cluster.max(1), 1, 1],
         shared_bytes: u64::from(emit::dynamic_shared_bytes(kernel)).into(),

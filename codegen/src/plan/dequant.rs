@@ -4,14 +4,15 @@ use std::fmt;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::Recode;
-use quantloom_dsl::{Code, WeightCode};
+use quantloom_dsl::{Activation, Code, WeightCode};
 
 use super::cost::costs;
+use super::native::SHARED_BYTES;
 use super::operand::OperandType;
 use super::sequence::{OutputEncoding, OutputWord, Sequence};
 use super::step::{Arg, Step};
 use super::templates::{
-    NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, placed_half, planes, planes_to_bytes,
+    NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, convert_rows, placed_half, planes, planes_to_bytes,
     planes_to_elements,
 };
 use crate::target::Class;
@@ -45,6 +46,25 @@ impl DequantPlan {
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
         // `min_by_key` returns the first of equal elements.
         plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.encoding().0 != 0))
+    }
+
+    /// The same with words of single rows, for codes that are the elements of x, with nothing else that changes within 128 bytes
+    /// of a row: warp groups multiply these bytes as they are stored, other instructions what the sequence makes of them.
+    pub(super) fn of_rows(
+        self,
+        activation: &Activation,
+        segment: Option<u32>,
+        class: Class,
+    ) -> Self {
+        let same = matches!(activation, Activation::Quantised(quantiser)
+            if self.weight.code == Code::Number(quantiser.code));
+        let served = class == Class::Hopper
+            && self.operand == OperandType::F16
+            && segment.is_none_or(|columns| columns.is_multiple_of(SHARED_BYTES));
+        match convert_rows(&self.weight).filter(|_| same && served) {
+            Some(rows) => Self { stages: vec![rows], ..self },
+            None => self,
+        }
     }
 
     /// Whether elements are rounded, since the operand does not represent all values of the codes.
@@ -86,14 +106,23 @@ impl DequantPlan {
         (self.error(), self.cost, exponent != 0)
     }
 
-    /// The sequence, if it defines the positions of bits in a unit of codes.
+    /// The sequence, if it defines the positions of bits in a unit of codes, or a unit has several words.
     pub fn placed(&self) -> Option<&Sequence> {
-        let whole = (0, self.weight.code.bits() as u8);
         let apart = |stage: &&Sequence| {
-            let mut fields = stage.inputs.iter().flatten();
-            stage.encoding != OutputEncoding::Code && fields.any(|field| field.slice != whole)
+            let several = stage.inputs.len() > 1 || !self.has_whole_codes(stage);
+            stage.encoding != OutputEncoding::Code && several
         };
         self.stages.first().filter(apart)
+    }
+
+    /// Whether a unit has several words with whole codes: of single rows.
+    pub fn has_words_of_rows(&self) -> bool {
+        self.placed().is_some_and(|sequence| self.has_whole_codes(sequence))
+    }
+
+    fn has_whole_codes(&self, sequence: &Sequence) -> bool {
+        let whole = (0, self.weight.code.bits() as u8);
+        sequence.inputs.iter().flatten().all(|field| field.slice == whole)
     }
 
     /// The power of two that the last step of every output multiplies with, if the step does nothing

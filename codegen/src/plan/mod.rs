@@ -152,6 +152,10 @@ fn best(
             continue;
         };
         let scale = ScalePlan::new(scheme, activation, (&compute, target.class), &dequant);
+        let dequant = match scheme.zero.is_none() && scheme.shifts.is_empty() {
+            true => dequant.of_rows(activation, scale.segment, target.class),
+            false => dequant,
+        };
         let cost = |compute: &ComputePlan, scale: &ScalePlan, dequant: &DequantPlan| {
             (!compute.folds_input, Reverse(scale.segment.unwrap_or(u32::MAX)), dequant.price())
         };

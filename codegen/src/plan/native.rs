@@ -45,6 +45,15 @@
 //! |---|---|---|---|
 //! | e2m1, e2m3, e3m2 | 16 bits | word j of 16 codes, 128 columns | steps i and 4 + i in register i |
 //!
+//! Where warp groups multiply codes of 8 bits as they are stored (`DequantPlan::of_rows`), a word is of four neighbouring columns of one row,
+//! and a lane's 16 bytes are 16 columns: a unit has word j of row g and of row g + 8, each with a plane. `ldmatrix` gives
+//! lane (g, t) columns 16i + 4t + {0, 1, 2, 3} in register i, which is a fragment of bytes in the order of x; and eight lanes' 16 bytes are
+//! rows of an operand in shared memory, 64 bytes each.
+//!
+//! | codes | operand | 16 bytes of a lane, of each plane | fragments of the four registers of both planes |
+//! |---|---|---|---|
+//! | e4m3 | 8 bits | words of 4 codes of a row, 64 columns | step 0 in registers 0, 1; step 1 in 2, 3 |
+//!
 //! Segments shorter than a chunk of 1- or 2-bit codes keep their own columns in whole products, so that the
 //! words of a chunk's half hold them, and no longer all words. Codes in planes (3, 5, 6 and 7 bits) have the
 //! columns of 4-bit codes: the plane of 4 bits is loaded as these are; of the smaller planes the lane that
@@ -198,6 +207,7 @@ impl NativeLayout {
         let code_bits = dequant.weight.code.bits();
         let plane = |&plane| chain.plane(plane, code_bits, holding);
         let planes: Vec<String> = match dequant.placed() {
+            Some(sequence) if dequant.has_words_of_rows() => vec![chain.whole(sequence)],
             Some(sequence) => vec![chain.placed(sequence)],
             None => dequant.planes.iter().map(plane).collect(),
         };
@@ -302,7 +312,8 @@ impl Chain {
         // A segment's registers stay together in the order of codes.
         let whole = segment.is_none_or(|segment| segment >= chunk);
         let together = if whole { columns.len() } else { after };
-        let bits = columns.get_mut(elements..together).filter(|_| holding.adjacent);
+        let distributed = holding.adjacent && !dequant.has_words_of_rows();
+        let bits = columns.get_mut(elements..together).filter(|_| distributed);
         bits.into_iter().for_each(|bits| bits.rotate_right(WORD_BITS.min(bits.len())));
         let strides: Vec<u32> = columns.iter().skip(elements).map(|bit| bit.stride).collect();
         columns.splice(after..after, of_lanes);
@@ -357,6 +368,21 @@ impl Chain {
             _ if self.apart(sequence) => format!("u32 [{fields}{unit} | {units}, {lanes}, w]"),
             _ => format!("u32 [{fields}{unit} | {units}, w, {lanes}]"),
         }
+    }
+
+    /// The layout of units of several words with whole codes, without the open digits: the same word of all units and lanes
+    /// is adjacent.
+    fn whole(&self, sequence: &Sequence) -> String {
+        let (unit, units) = self.codes.split_at(self.in_word);
+        // Codes 1, 2, 4, ... of a unit are a bit of the number each: of those in a word, or of a unit's words.
+        let bits = |codes: Vec<u8>| {
+            let ones = codes.into_iter().filter(|code| code.is_power_of_two());
+            ones.map(|code| unit[code.trailing_zeros() as usize]).collect::<Vec<Bit>>()
+        };
+        let word = bits(sequence.inputs[0].iter().map(|field| field.code).collect());
+        let words = bits(sequence.inputs.iter().map(|fields| fields[0].code).collect());
+        let places = digits(&[units, &self.lanes[..], &words].concat());
+        format!("u32 [{} | {places}]", digits(&word))
     }
 
     /// Words of one lane in each plane of such units.

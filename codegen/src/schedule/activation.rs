@@ -505,19 +505,18 @@ impl Writer<'_> {
                     b.store(to, &[word], Width::B32, mask);
                 }
             }
-            // The columns of two vectors, alternating, in pairs two by two: a thread has the first half of both, its
-            // neighbour the second.
-            ByteFragments::Pairs | ByteFragments::Nibbles => {
+            ByteFragments::Rows => {
+                b.store(Address::new(self.operand, at), words, Width::B64, mask);
+            }
+            // The columns of two vectors, alternating: a thread has the first half of both, its neighbour the second.
+            ByteFragments::Nibbles => {
                 let second = b.and(column, VECTOR);
                 let second = b.equal(second, VECTOR);
                 let (own, other) = (b.select(second, high, low), b.select(second, low, high));
                 let other = b.shuffle(Shuffle::Xor, other, 1u32);
                 let (first, last) = (b.select(second, other, own), b.select(second, own, other));
-                let selectors = match fragments {
-                    ByteFragments::Nibbles => [0x5140u32, 0x7362],
-                    _ => [0x5410, 0x7632],
-                };
-                let words = selectors.map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
+                let words = [0x5140u32, 0x7362]
+                    .map(|bytes| b.ternary(Ternary::Permute, first, last, bytes));
                 b.store(Address::new(self.operand, at), &words, Width::B64, mask);
             }
         }

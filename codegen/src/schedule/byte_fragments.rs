@@ -21,7 +21,7 @@ pub(super) const STEP: u32 = 32;
 const MMA_E4M3: &str = "mma_e4m3";
 /// The native layouts whose bytes a fragment is made of, in the notation of docs/scheme-language.md.
 const WHOLE: &str = "u32 [k:4 | n/8:2, k/4:8, n:8, k, n]";
-const PAIRS: &str = "u32 [k:2, n/8:2 | k/2:16, n:8, k, n]";
+const ROWS: &str = "u32 [k:4 | k/4:16, n:16, k, n]";
 const NIBBLES: &str = "u32 [n/8:2, k/8:2, k:2 | k/2:4, k/16:4, n:8, k, n]";
 
 /// How a lane's bytes of the native layout become a fragment of A.
@@ -29,8 +29,9 @@ const NIBBLES: &str = "u32 [n/8:2, k/8:2, k:2 | k/2:4, k/16:4, n:8, k, n]";
 pub enum ByteFragments {
     /// The lane's own 16 bytes are a fragment, as they are stored.
     Whole,
-    /// `ldmatrix` distributes words of two columns of two rows: a register has a row's bytes of two words.
-    Pairs,
+    /// `ldmatrix` distributes words of four columns of a row, which are the registers of a fragment; columns of x are in
+    /// their own order.
+    Rows,
     /// `ldmatrix` distributes words of four columns of two rows, in 4 bits: a register has a row's codes of a word.
     Nibbles,
 }
@@ -55,7 +56,7 @@ impl ByteFragments {
             }
             OperandType::F16 | OperandType::Bf16 if quantiser.code == e4m3 => match layout.as_str()
             {
-                PAIRS if stored && weight.code == Code::Number(e4m3) => (Self::Pairs, Vec::new()),
+                ROWS if stored && weight.code == Code::Number(e4m3) => (Self::Rows, Vec::new()),
                 NIBBLES => (Self::Nibbles, vec![signed_nibbles(weight)?]),
                 _ => return None,
             },
@@ -73,7 +74,7 @@ impl ByteFragments {
         let (lane, byte) = (position / 4 % 4, position % 4);
         let within = match self {
             Self::Whole => 8 * lane + 4 * half + byte,
-            Self::Pairs => 16 * half + 8 * (byte / 2) + 2 * lane + byte % 2,
+            Self::Rows => return position,
             Self::Nibbles => 16 * half + 8 * (byte % 2) + 2 * lane + byte / 2,
         };
         step * STEP + within

@@ -385,9 +385,21 @@ pub enum ChoiceRule {
     Multicast,
     /// Blocks that have one tile after another.
     #[error(
-        "persistent=1 is for single matrices with splits=1 and multicast=1; blocks of an expert layer persist without it"
+        "persistent=1 is for single matrices with splits=1; blocks of an expert layer persist without it"
     )]
     Persistent,
+    /// The products of a warp group whose operands are not swapped.
+    #[error(
+        "unswapped=1 is for codes of 8 bits that are multiplied as they are stored, scales of x along K and scales of \
+         blocks of 128 rows of w, y in 16 bits and single matrices"
+    )]
+    Unswapped,
+    /// The other choices of such a warp group.
+    #[error("unswapped=1 is with exact=1, parts=1, batch=1 and splits=1")]
+    UnswappedChoices,
+    /// The tokens of such a warp group.
+    #[error("unswapped=1 has 64 tokens for each of row_tiles in each of groups")]
+    UnswappedTokens,
     /// A shader on a target that is not a GPU.
     #[error("a shader needs a GPU")]
     Gpu,

@@ -32,9 +32,11 @@ mod ring;
 mod shape;
 mod stage;
 mod store;
+mod store_tokens;
 mod sums;
 mod tiles;
 mod token_scales;
+mod unswapped;
 mod weights;
 
 use crate::ir::{Builder, Extent, Kernel, LaunchConfig, MatrixOp, Op, Operand, Special};
@@ -47,7 +49,7 @@ use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::table::Table;
 use super::unscheduled::Unscheduled;
-use ring::Ring;
+use ring::{Cursor, Ring};
 use stage::Stages;
 use tiles::{Tile, Tiles};
 
@@ -140,7 +142,8 @@ impl Block<'_> {
         let (stages, ring, table) = self.declare(b);
         let of_part = self.stages_of_part(b);
         let consumers = |b: &mut Builder| {
-            consumer::consume(b, self, (&ring, &stages, of_part), (None, table));
+            self.consume(b, (&ring, &stages, of_part), (None, table));
+            exchange::meet_cluster(b, &self.tile);
         };
         self.roles(b, consumers, |b| producer::produce(b, self, (&ring, &stages, of_part)));
     }
@@ -148,11 +151,14 @@ impl Block<'_> {
     /// Writes a kernel whose blocks have one tile after another.
     fn write_tiles(&self, b: &mut Builder) {
         let (stages, ring, table) = self.declare(b);
-        let WarpGroupTile { tokens, programmatic, .. } = self.tile;
+        let WarpGroupTile { tokens, programmatic, multicast, .. } = self.tile;
         let row_blocks = self.tile.row_blocks(self.main.problem);
         let tiles = match self.main.problem.stack.zip(self.io.order) {
             Some(experts) => Tiles::of_stack(b, experts, row_blocks, programmatic),
-            None => Tiles::of_matrix(b, (self.io.m, tokens), row_blocks, programmatic),
+            None => {
+                let blocks = (row_blocks, multicast);
+                Tiles::of_matrix(b, (self.io.m, tokens), blocks, programmatic)
+            }
         };
         let of_tile = self.stages_of_part(b);
         let by = Participants::block(self.consumer_warps());
@@ -161,8 +167,7 @@ impl Block<'_> {
             tiles.each(b, |b, tile| {
                 let work = |b: &mut Builder| {
                     let block = self.of_tile(b, tile);
-                    let of = (&ring, &stages, of_tile);
-                    consumer::consume(b, &block, of, (Some(cursor), table));
+                    block.consume(b, (&ring, &stages, of_tile), (Some(cursor), table));
                 };
                 match &tile.routed {
                     None => work(b),
@@ -172,10 +177,25 @@ impl Block<'_> {
                 }
             });
             store::finish(b, self);
+            exchange::meet_cluster(b, &self.tile);
         };
         self.roles(b, consumers, |b| {
             producer::produce_tiles(b, self, (&ring, &stages, of_tile), &tiles);
+            exchange::meet_cluster(b, &self.tile);
         });
+    }
+
+    /// The program of the consumers' warps for a tile.
+    fn consume(
+        &self,
+        b: &mut Builder,
+        of: (&Ring, &Stages, (Operand, Operand)),
+        (cursor, table): (Option<Cursor>, Option<Table>),
+    ) {
+        match self.tile.unswapped {
+            true => unswapped::consume(b, self, of, cursor),
+            false => consumer::consume(b, self, of, (cursor, table)),
+        }
     }
 
     /// The block with one of its tiles.

@@ -168,7 +168,9 @@ fn grid(
     let mut grid = [0; 3];
     for (size, extent) in grid.iter_mut().zip(kernel.launch.grid) {
         *size = match extent {
-            Extent::Multiprocessors => multiprocessors,
+            Extent::Multiprocessors => {
+                multiprocessors.next_multiple_of(kernel.launch.cluster.max(1))
+            }
             _ => extent.value(parameters).ok_or(LaunchMismatch::UnknownGrid)?,
         };
     }

@@ -37,6 +37,7 @@ pub const WARP_GROUP: WarpGroupTile = WarpGroupTile {
     splits: 1,
     multicast: 1,
     persistent: false,
+    unswapped: false,
     exact: false,
     programmatic: true,
 };

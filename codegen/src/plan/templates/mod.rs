@@ -5,7 +5,7 @@
 //! the operand type. There are three kinds of templates: `planes` joins bit planes to bytes, for
 //! any code; `bit_placement` chooses the position of each bit of its codes in the input words; all
 //! others decode fields of a word to elements. [`signed_nibbles`] is for codes whose layout another sequence
-//! has decided.
+//! has decided, [`convert_rows`] for codes that some instructions multiply as they are stored.
 
 mod bit_placement;
 mod codebook;
@@ -25,6 +25,7 @@ use super::sequence::Sequence;
 pub use bit_placement::{PLACED_HALF, placed_half};
 pub use planes::{planes, planes_to_bytes, planes_to_elements};
 pub use subnormal::{SIGNED_NIBBLES, signed_nibbles};
+pub use to_16bit::{CONVERT_ROWS, convert_rows};
 
 /// The sequence that a template should make.
 #[derive(Clone, Debug, PartialEq)]

@@ -224,6 +224,40 @@ pub(super) fn convert_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
     Some(sequence("convert_f16", request, EXACT, draft, outputs.to_vec()))
 }
 
+/// Name of the sequence from e4m3 in words of single rows.
+pub const CONVERT_ROWS: &str = "convert_rows_f16";
+
+/// As `convert_f16`, but of a word of each of two rows: four neighbouring columns a word, which instructions that multiply
+/// bytes read as they are. The first outputs are the first two columns of both rows.
+pub fn convert_rows(weight: &WeightCode) -> Option<Sequence> {
+    if weight.code != Code::Number(Number::Float(E4M3)) || weight.offset != 0 {
+        return None;
+    }
+    let mut draft = Draft::new(2);
+    let words = [draft.input(0), draft.input(1)];
+    let outputs = [(false, 0), (true, 4)].into_iter().flat_map(|(high, first)| {
+        words.iter().zip([first, first + 2]).map(move |(&word, code)| (word, high, code))
+    });
+    let outputs = outputs.map(|(word, high, code)| {
+        let register = draft.push(Step::CvtF16 { codes: word.into(), high });
+        OutputWord { register, codes: vec![code, code + 1] }
+    });
+    let outputs = outputs.collect();
+    let field = |(at, code): (u8, u8)| Field { at: 8 * at, slice: (0, 8), code };
+    let inputs = [[0, 1, 4, 5], [2, 3, 6, 7]].map(|codes| (0..).zip(codes).map(field).collect());
+    let (steps, names) = draft.finish();
+    Some(Sequence {
+        template: CONVERT_ROWS,
+        weight: weight.clone(),
+        operand: OperandType::F16,
+        encoding: EXACT,
+        inputs: inputs.to_vec(),
+        steps,
+        names,
+        outputs,
+    })
+}
+
 /// Moves the sign to the sign bit, and the magnitude to the low bits of the exponent and the high
 /// bits of the mantissa. A subnormal code becomes a subnormal number; every value is too small by
 /// two to the difference of the biases.

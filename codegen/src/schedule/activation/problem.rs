@@ -359,9 +359,8 @@ impl ActivationProblem {
         let (k, padded) = (self.k, self.padded);
         let fragments = match self.fragments {
             Some(ByteFragments::Whole) => "_fragments",
-            Some(ByteFragments::Pairs) => "_pairs",
             Some(ByteFragments::Nibbles) => "_nibbles",
-            None => "",
+            Some(ByteFragments::Rows) | None => "",
         };
         let tiles = match self.scale_order {
             ScaleOrder::Rows => "",

@@ -54,12 +54,14 @@ impl Batches {
             false => 1,
         };
         let fragments = main.problem.input.fragments;
-        let as_stored = fragments == Some(ByteFragments::Whole);
+        let as_stored = matches!(fragments, Some(ByteFragments::Whole | ByteFragments::Rows));
         let (tiles, size) = (tile.row_tiles, tile.batch);
         let ahead = match fragments {
             // Made in less time than a load takes.
-            Some(ByteFragments::Pairs | ByteFragments::Nibbles) => 2,
-            Some(ByteFragments::Whole) | None => (tiles * steps / size.max(1)).clamp(1, 2),
+            Some(ByteFragments::Nibbles) => 2,
+            Some(ByteFragments::Whole | ByteFragments::Rows) | None => {
+                (tiles * steps / size.max(1)).clamp(1, 2)
+            }
         };
         Self { chunks, in_turn, tiles, steps, size, as_stored, ahead }
     }
@@ -234,9 +236,6 @@ pub(super) fn consume(
         pairs.exchange(b, block, &rows);
     }
     store::store(b, (block, stages), (&rows, pairs.as_ref()), &sums);
-    if exchange::meetings(&block.tile) > 0 {
-        b.cluster_barrier();
-    }
 }
 
 /// A batch, whose first fragment has a number in the stage: sums += A x, as one group of products. `x` is the

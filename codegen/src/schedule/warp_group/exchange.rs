@@ -30,6 +30,14 @@ pub(super) const fn meetings(tile: &WarpGroupTile) -> u32 {
     }
 }
 
+/// The last one: a warp does not end before those of the other block of its cluster, which read its sums or arrive at its
+/// mbarriers.
+pub(super) fn meet_cluster(b: &mut Builder, tile: &WarpGroupTile) {
+    if meetings(tile) > 0 {
+        b.cluster_barrier();
+    }
+}
+
 /// Of the sums of each tile of rows, those of this block's tokens over all of K. All consumers have read the stages,
 /// whose codes the sums take the place of.
 pub(super) fn exchanged(

@@ -7,7 +7,7 @@
 //! docs/performance/warp_group.md has the measurements.
 
 use super::WarpGroupTile;
-use super::shape::VECTOR_WORDS;
+use super::shape::{ROWS, UNSWAPPED_GROUPS, UNSWAPPED_ROWS, VECTOR_WORDS};
 use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
@@ -32,14 +32,16 @@ const FRAGMENT: f64 = 64.0;
 const DEQUANTISED: [f64; 2] = [1.2, 0.7];
 /// The share of dequantisation that is left where scales multiply sums: 9 of 13 instructions.
 const UNSCALED: f64 = 9.0 / 13.0;
-/// The share of dequantisation of codes that are multiplied as bytes: those of fewer bits, e4m3 of which registers
-/// have bytes of two words, and codes as they are stored.
-const BYTES: [f64; 3] = [0.55, 0.3, 0.1];
+/// The share of dequantisation of codes that are multiplied as bytes: those of fewer bits, and codes as they are stored.
+const BYTES: [f64; 2] = [0.55, 0.1];
 /// Microseconds of a segment's end where scales multiply sums of 64 tokens or more: products are waited for, those of
 /// fewer tokens so much shorter.
 const DRAINED: f64 = 0.06;
 /// Microseconds of a segment's end where scales of x multiply sums too, and what each 64 rows and 128 tokens add.
 const PROMOTED: [f64; 2] = [0.18, 0.05];
+/// Microseconds of 1024 columns where operands are not swapped, with two groups or three, and what each 64 tokens add: FP8 in blocks
+/// with 128, 192 and 256 tokens took 3.7, 5.2 and 6.4.
+const UNSWAPPED: [f64; 2] = [1.0, 1.35];
 /// Bytes of w a microsecond from memory.
 const MEMORY: f64 = 3.9e6;
 /// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
@@ -51,8 +53,6 @@ pub(super) const AT_ONCE: u32 = 132;
 const LEAST_STAGES: u32 = 3;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
 const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
-/// Rows of a tile.
-const ROWS: u32 = 64;
 
 /// A tile that the model times: what it decides.
 #[derive(Clone, Copy)]
@@ -61,6 +61,7 @@ struct CandidateTile {
     groups: u32,
     row_tiles: u32,
     splits: u32,
+    unswapped: bool,
     exact: bool,
 }
 
@@ -102,7 +103,8 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
     let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
         let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
         let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
-        let shape = CandidateTile { tokens: slots, groups, row_tiles, splits: 1, exact };
+        let (tokens, splits, unswapped) = (slots, 1, false);
+        let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
         let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
@@ -129,10 +131,17 @@ fn candidates(problem: &Problem, tokens: u32) -> impl Iterator<Item = CandidateT
     let blocks = [(2, 1), (1, 1), (2, 2)];
     let all = wide.flat_map(move |own| blocks.map(|block| (own, block)));
     let all = all.flat_map(|of| [1, 2].map(|splits| (of, splits)));
-    all.flat_map(move |((tokens, (groups, row_tiles)), splits)| {
-        let shape = move |&exact| CandidateTile { tokens, groups, row_tiles, splits, exact };
+    let swapped = all.flat_map(move |((tokens, (groups, row_tiles)), splits)| {
+        let shape = move |&exact| {
+            let unswapped = false;
+            CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact }
+        };
         exact.iter().map(shape)
-    })
+    });
+    swapped.chain(UNSWAPPED_GROUPS.map(|(groups, row_tiles)| {
+        let tokens = groups * row_tiles * ROWS;
+        CandidateTile { tokens, groups, row_tiles, splits: 1, unswapped: true, exact: true }
+    }))
 }
 
 /// The share of dequantisation that is left where scales multiply the constants of last steps: a multiplication for each
@@ -150,15 +159,19 @@ fn in_constants(main: &MainLoop<'_>) -> Option<f64> {
 
 impl CandidateTile {
     fn rows(&self) -> u32 {
-        self.groups * self.row_tiles * ROWS
+        if self.unswapped { UNSWAPPED_ROWS } else { self.groups * self.row_tiles * ROWS }
     }
 
     /// The tile, with blocks that persist if there are more tiles than run at once and a ring deep enough.
     fn tile(&self, problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
         let several = self.tiles(problem, tokens) > AT_ONCE.into();
         let deepest = |persistent| {
-            let place = (self.exact, (self.splits, persistent));
-            WarpGroupTile::deepest(problem, self.tokens, (self.groups, self.row_tiles), place)
+            let (block, place) =
+                ((self.groups, self.row_tiles), (self.exact, (self.splits, persistent)));
+            match self.unswapped {
+                true => WarpGroupTile::deepest_unswapped(problem, block, persistent),
+                false => WarpGroupTile::deepest(problem, self.tokens, block, place),
+            }
         };
         let persistent = || deepest(true).filter(|tile| tile.stages >= LEAST_STAGES);
         let persists = self.splits == 1 && several;
@@ -199,6 +212,10 @@ impl CandidateTile {
         let problem = main.problem;
         let bytes = f64::from(problem.input.bytes(1024)) / 1024.0;
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
+        if self.unswapped {
+            let [all, each] = UNSWAPPED;
+            return START + columns * (all + each * f64::from(self.tokens) / f64::from(ROWS));
+        }
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
         let exact = self.exact && problem.scales_segments();
         let tokens = f64::from(self.tokens);
@@ -209,10 +226,9 @@ impl CandidateTile {
         };
         let products = PRODUCTS * groups * tiles * wide * bytes / 2.0;
         let [first, each] = DEQUANTISED;
-        let [narrow, pairs, whole] = BYTES;
+        let [narrow, whole] = BYTES;
         let share = match problem.input.fragments {
-            Some(ByteFragments::Whole) => whole,
-            Some(ByteFragments::Pairs) => pairs,
+            Some(ByteFragments::Whole | ByteFragments::Rows) => whole,
             Some(ByteFragments::Nibbles) => narrow,
             None if problem.sums_integers() => narrow,
             None if exact => UNSCALED,

@@ -24,8 +24,8 @@ pub(super) struct Params<'s> {
     on_sums: bool,
 }
 
-/// A scale that all rows of a warp's tile share, loaded from global memory a k-tile before it is needed.
-struct ScaleOfRows {
+/// A scale that all rows of a tile share, loaded from global memory a k-tile before it is needed.
+pub(super) struct ScaleOfRows {
     of: GroupParams,
     buffer: BufferId,
     /// The first word of the tile's block of rows.
@@ -39,34 +39,42 @@ struct ScaleOfRows {
 impl ScaleOfRows {
     /// Of each tile of rows: one of each matrix, or one after another of a single matrix.
     fn declare(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Vec<Self> {
-        let problem = block.main.problem;
-        let of = problem.scale.filter(|of| of.rows > 1).zip(block.io.scale);
-        let Some((of, buffer)) = of else { return Vec::new() };
         let first = b.mad(block.row_block, block.tiles_of_matrix(), rows.first);
         let matrices = block.matrices(b);
         let tiles = 0..block.tile.row_tiles;
-        let tiles = tiles.map(|tile| {
+        let tiles = tiles.filter_map(|tile| {
             let (matrix, further) = match block.together() {
                 1 => (matrices[0], tile * block.tiles_apart()),
                 _ => (matrices[tile as usize], 0),
             };
             let native = b.add(first, further);
-            // Rows beyond N are not stored.
-            let native = b.binary(Binary::Min, native, problem.row_tiles() - 1);
-            let first = of.tile_word(b, problem, native);
-            let first = match matrix {
-                None => first,
-                Some(matrix) => b.mad(matrix, of.matrix_words(problem), first),
-            };
-            let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
-                .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
-            Self { of, buffer, first, word, next }
+            Self::of_tile(b, block, (native, matrix))
         });
         tiles.collect()
     }
 
+    /// Of the rows from this native tile of the matrix on, if scales are of blocks of rows.
+    pub(super) fn of_tile(
+        b: &mut Builder,
+        block: &Block<'_>,
+        (native, matrix): (Operand, Option<Operand>),
+    ) -> Option<Self> {
+        let problem = block.main.problem;
+        let (of, buffer) = problem.scale.filter(|of| of.rows > 1).zip(block.io.scale)?;
+        // Rows beyond N are not stored.
+        let native = b.binary(Binary::Min, native, problem.row_tiles() - 1);
+        let first = of.tile_word(b, problem, native);
+        let first = match matrix {
+            None => first,
+            Some(matrix) => b.mad(matrix, of.matrix_words(problem), first),
+        };
+        let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
+            .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
+        Some(Self { of, buffer, first, word, next })
+    }
+
     /// Loads the word of k-tile `number`, or of the last one, ahead.
-    fn load(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
+    pub(super) fn load(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
         let last = main.problem.k.div_ceil(main.k_tile()) - 1;
         let number = b.binary(Binary::Min, number, last);
         let word = self.of.k_tile_word(b, main, number);
@@ -79,6 +87,17 @@ impl ScaleOfRows {
         b.set(self.word[0], self.next[0]);
         let later = b.add(number, 1u32);
         self.load(b, main, later);
+    }
+
+    /// The scale of k-tile `number`, and the load of the next one's. Called once for each k-tile, in order.
+    pub(super) fn scales(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        number: Operand,
+    ) -> Vec<Operand> {
+        self.advance(b, main, number);
+        self.of.values(b, 1, (&self.word, None), 0, main.problem.exponent())
     }
 }
 
@@ -151,11 +170,7 @@ impl<'s> Params<'s> {
         number: Operand,
     ) -> Vec<Vec<Operand>> {
         if !self.of_rows.is_empty() {
-            let of_tile = |scale: &ScaleOfRows| {
-                scale.advance(b, main, number);
-                scale.of.values(b, 1, (&scale.word, None), 0, main.problem.exponent())
-            };
-            return self.of_rows.iter().map(of_tile).collect();
+            return self.of_rows.iter().map(|scale| scale.scales(b, main, number)).collect();
         }
         let mut kinds = self.kinds.iter().filter(|kind| Some(kind.staged.of) == main.problem.scale);
         let Some(Param { of, shift, words, .. }) = kinds.next().filter(|_| self.on_sums) else {

@@ -4,8 +4,8 @@ use super::consumer::Batches;
 use super::stage::{kinds, ring_bytes};
 use super::{exchange, model, pairs, store, write};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
+use crate::plan::OperandType;
 use crate::plan::native::SHARED_BYTES;
-use crate::plan::{DequantPlan, OperandType};
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
@@ -30,7 +30,7 @@ choices! {
         pub tokens: u32,
         /// Warp groups that multiply, 1 to 3.
         pub groups: u32,
-        /// Tiles of 64 rows of w per warp group, 1 or 2.
+        /// Tiles of 64 rows of w per warp group, 1 or 2; of 64 tokens if operands are not swapped.
         pub row_tiles: u32,
         /// Stages of the ring.
         pub stages: u32,
@@ -44,6 +44,9 @@ choices! {
         pub multicast: u32,
         /// Whether blocks of a single matrix have one tile after another, as those of an expert layer do.
         pub persistent: bool,
+        /// Whether x is operand A and w is operand B, both in shared memory, and not w in registers and x: then a product has 64
+        /// tokens and 128 rows of w.
+        pub unswapped: bool,
         /// Whether scales of groups multiply sums, exactly, and not weights, which are then rounded.
         pub exact: bool,
         /// Programmatic dependent launch: the kernel may start before the previous one ends.
@@ -51,10 +54,18 @@ choices! {
     }
 }
 
-/// Rows of w of a warp-group instruction.
-const ROWS: u32 = 64;
+/// Rows of operand A of a warp-group instruction: of w, or of x if operands are not swapped.
+pub(super) const ROWS: u32 = 64;
+/// Rows of w of a block whose operands are not swapped, and of its products.
+pub(super) const UNSWAPPED_ROWS: u32 = 128;
+/// Warp groups of such a block and their tiles of tokens. One group alone has nothing to multiply while it adds sums.
+pub(super) const UNSWAPPED_GROUPS: [(u32, u32); 3] = [(2, 1), (3, 1), (2, 2)];
+/// The most stages of such a block: with 128 tokens six were slower than five.
+const MOST_UNSWAPPED_STAGES: u32 = 5;
 /// Words of 16 bytes: the least that a tensor copy moves, and what a lane gives to `ldmatrix`.
 pub(super) const VECTOR_WORDS: u32 = 4;
+/// The most tokens of a block, as the box of a tensor copy.
+const MOST_TOKENS: u32 = 256;
 /// Lines after which their swizzle begins anew.
 const SWIZZLED_LINES: u32 = 8;
 /// Stages beyond which a ring hides nothing more.
@@ -63,6 +74,8 @@ const MOST_STAGES: u32 = 10;
 const OTHER_REGISTERS: u32 = 64;
 /// The same of a single matrix whose codes of 4 bits are multiplied as e4m3.
 const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
+/// The same of a thread whose operands are not swapped: it has no fragments.
+const OTHER_REGISTERS_UNSWAPPED: u32 = 32;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
 /// The fewest tokens for which the schedule is the fastest.
@@ -102,6 +115,13 @@ impl Schedule for WarpGroupTile {
         let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
         let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
+        let grids = [false, true].into_iter();
+        let unswapped = grids.flat_map(|persistent| {
+            UNSWAPPED_GROUPS
+                .into_iter()
+                .filter_map(move |block| Self::deepest_unswapped(problem, block, persistent))
+        });
+        let all = all.chain(unswapped);
         let all = all
             .filter(|tile| !tile.persistent || tile.tiles(problem, tokens) > model::AT_ONCE.into());
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
@@ -119,6 +139,9 @@ impl Schedule for WarpGroupTile {
         }
         supported(main)?;
         let problem = main.problem;
+        if self.unswapped {
+            return self.check_unswapped(main);
+        }
         let batches = matches!(self.parts, 1 | 2).then(|| Batches::of(main, self));
         let held = batches.as_ref().filter(|batches| batches.count().is_some());
         let held = held.map_or(2, Batches::held);
@@ -158,17 +181,9 @@ impl Schedule for WarpGroupTile {
             ),
             (self.exact || problem.may_scale_weights(), ChoiceRule::ScaledWeights),
             (problem.together() == 1 || self.row_tiles == 2, ChoiceRule::GatedRows),
+            (self.shares_copies(problem), ChoiceRule::Multicast),
             (
-                self.multicast == 1
-                    || self.multicast == 2
-                        && self.splits == 1
-                        && problem.stack.is_none()
-                        && self.tokens.is_multiple_of(2 * SWIZZLED_LINES)
-                        && problem.target().has(Feature::Cluster),
-                ChoiceRule::Multicast,
-            ),
-            (
-                !self.persistent || self.cluster() == 1 && problem.stack.is_none(),
+                !self.persistent || self.splits == 1 && problem.stack.is_none(),
                 ChoiceRule::Persistent,
             ),
             (
@@ -268,7 +283,8 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         (problem.stack.is_none_or(|stack| in_stacks(problem, stack)), WarpGroupLimit::Experts),
         (native.plane_words.iter().all(|&words| words == VECTOR_WORDS), WarpGroupLimit::Planes),
         (
-            native.plane_words.len() == words_of_unit(&problem.plan.dequant),
+            native.plane_words.len() == words_of_unit(problem)
+                && !problem.plan.dequant.has_words_of_rows(),
             WarpGroupLimit::PlacedBits,
         ),
         (main.segment().is_multiple_of(native.columns), WarpGroupLimit::ShortGroups),
@@ -287,6 +303,21 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
 /// Whether scales can multiply the sums of two tiles of rows, as an expert layer's gate needs.
 fn exact_pairs(main: &MainLoop<'_>) -> bool {
     main.problem.stack.is_some() && main.problem.scale.is_some()
+}
+
+/// Whether operands need not be swapped: codes are stored as rows of operand B, and scales along K are of x and of blocks of
+/// so many rows of w as a product has. (Where scales are of single rows, y is no worse off with swapped operands.)
+fn unswapped_products(main: &MainLoop<'_>) -> bool {
+    let problem = main.problem;
+    let of_rows = |of: &GroupParams| {
+        of.rows.is_multiple_of(UNSWAPPED_ROWS) && of.columns.is_multiple_of(main.k_tile())
+    };
+    problem.input.fragments == Some(ByteFragments::Rows)
+        && problem.stack.is_none()
+        && problem.scales_segments()
+        && problem.input.scale.and_then(InputScale::columns).is_some()
+        && problem.scale.iter().all(of_rows)
+        && store::half_of(problem.output).is_some()
 }
 
 /// Whether scales of x along K, which are stored in tiles of tokens, are copied for so many tokens a block. (Of a part
@@ -327,9 +358,12 @@ fn multiplies_nibbles_as_floats(problem: &Problem) -> bool {
     nibbles && element(problem) == Some(Element::E4m3)
 }
 
-/// Words from which dequantisation makes codes: one, or one of each plane.
-fn words_of_unit(dequant: &DequantPlan) -> usize {
-    dequant.placed().map_or(1, |sequence| sequence.inputs.len())
+/// Words that fragments are made of: one, or one of each plane.
+fn words_of_unit(problem: &Problem) -> usize {
+    if problem.input.fragments == Some(ByteFragments::Rows) {
+        return 2;
+    }
+    problem.plan.dequant.placed().map_or(1, |sequence| sequence.inputs.len())
 }
 
 /// The elements of a warp-group instruction for a product, if there is one whose fragments a consumer has: of
@@ -393,6 +427,7 @@ impl WarpGroupTile {
             // Two were slower in every case measured (docs/performance/warp_group.md).
             multicast: 1,
             persistent,
+            unswapped: false,
             exact,
             programmatic,
         };
@@ -402,6 +437,69 @@ impl WarpGroupTile {
         let mut all =
             all.flat_map(|(batch, parts)| depths().map(move |stages| (stages, batch, parts)));
         all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
+    }
+
+    /// The rules of a tile whose operands are not swapped.
+    fn check_unswapped(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
+        let problem = main.problem;
+        let sums = self.product(main).map_or(u32::MAX, |product| {
+            product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
+        });
+        let rules = [
+            (unswapped_products(main), ChoiceRule::Unswapped),
+            (
+                self.exact && (self.parts, self.batch, self.splits) == (1, 1, 1),
+                ChoiceRule::UnswappedChoices,
+            ),
+            (self.shares_copies(problem), ChoiceRule::Multicast),
+            ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
+            (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
+            (self.tokens == self.groups * self.row_tiles * ROWS, ChoiceRule::UnswappedTokens),
+            (self.tokens <= MOST_TOKENS, ChoiceRule::WarpGroupTokens),
+            (
+                self.registers_of(problem, sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
+                ChoiceRule::WarpGroupRegisters,
+            ),
+            (self.stages >= 2, ChoiceRule::RingStages),
+        ];
+        if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
+            return Err(broken_rule(self, rule));
+        }
+        problem.refuse_dependent_launch(self.programmatic)
+    }
+
+    /// The tile whose operands are not swapped with as many stages as fit, whose blocks persist or not; `None` if none do.
+    pub(super) fn deepest_unswapped(
+        problem: &Problem,
+        (groups, row_tiles): (u32, u32),
+        persistent: bool,
+    ) -> Option<Self> {
+        let depths = (2..=MOST_UNSWAPPED_STAGES).rev();
+        let mut all = depths.map(|stages| Self {
+            tokens: groups * row_tiles * ROWS,
+            groups,
+            row_tiles,
+            stages,
+            parts: 1,
+            batch: 1,
+            splits: 1,
+            multicast: 1,
+            persistent,
+            unswapped: true,
+            exact: true,
+            programmatic: problem.target().has(Feature::GridDependency),
+        });
+        all.find(|tile| tile.fits(problem))
+    }
+
+    /// Whether copies of x are shared by as many blocks as can.
+    fn shares_copies(&self, problem: &Problem) -> bool {
+        self.multicast == 1
+            || self.multicast == 2
+                && self.splits == 1
+                && problem.stack.is_none()
+                && self.tokens.is_multiple_of(2 * SWIZZLED_LINES)
+                && problem.target().has(Feature::Cluster)
     }
 
     /// Tokens of a block that the products of a problem may have: N of the warp-group instructions for its elements,
@@ -452,7 +550,7 @@ impl WarpGroupTile {
         MATRIX_OPS.iter().find(|op| {
             op.scope == MatrixScope::WarpGroup
                 && op.shape[0] == ROWS
-                && op.shape[1] == self.tokens
+                && op.shape[1] == if self.unswapped { UNSWAPPED_ROWS } else { self.tokens }
                 && op.a == element
                 && op.a_layout == of_group
                 && main.problem.target().has(op.needs)
@@ -468,7 +566,7 @@ impl WarpGroupTile {
 
     /// Rows of w of a block.
     pub(super) const fn rows(&self) -> u32 {
-        self.groups * self.row_tiles * ROWS
+        if self.unswapped { UNSWAPPED_ROWS } else { self.groups * self.row_tiles * ROWS }
     }
 
     /// Whether a block has one tile after another.
@@ -520,6 +618,9 @@ impl WarpGroupTile {
     /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
     fn registers_of(&self, problem: &Problem, sums: u32) -> u32 {
         let all = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
+        if self.unswapped {
+            return all.saturating_add(OTHER_REGISTERS_UNSWAPPED);
+        }
         // Scales of tokens, half as many as a tile's sums, take half of their registers from the others.
         let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
         let of_tokens = if along_k { sums / 4 } else { 0 };
@@ -536,6 +637,7 @@ impl WarpGroupTile {
         let native = self.rows() / main.problem.plan.native.rows;
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
         let y = match store::half_of(main.problem.output) {
+            Some(_) if self.unswapped => store::words(self.groups, ROWS),
             Some(_) => store::words(self.groups, self.tokens_of_lines(main.problem)),
             None => 0,
         };
@@ -578,9 +680,10 @@ impl WarpGroupTile {
         let (split, shared) = (several("k", self.splits), several("c", self.multicast));
         let exact = if self.exact { "x" } else { "" };
         let several_tiles = if self.persistent { "t" } else { "" };
+        let unswapped = if self.unswapped { "u" } else { "" };
         let early = if self.programmatic { "p" } else { "" };
         format!(
-            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{shared}{several_tiles}{exact}{early}"
+            "warp_group_m{tokens}g{groups}r{row_tiles}s{stages}{half}b{batch}{split}{shared}{several_tiles}{unswapped}{exact}{early}"
         )
     }
 }

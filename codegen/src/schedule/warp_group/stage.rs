@@ -4,7 +4,8 @@
 //! after another:
 //! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B. With multicast the other
 //!   block of the cluster copies half of them;
-//! - codes: the native tiles of the block's rows, lines of 128 bytes, swizzled;
+//! - codes: of each chunk the native tiles of the block's rows, lines of 128 bytes, swizzled; bytes that products read as rows in lines of
+//!   64 bytes, those of a row;
 //! - parameters: the words of each native tile, as they are;
 //! - scales of x that change along K: of each token that of the k-tile's columns.
 //!
@@ -17,6 +18,7 @@ use crate::ir::{
     TensorMap, Word,
 };
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::chunk::{chunk_words, tile_words};
 use crate::schedule::group_params::GroupParams;
 use crate::schedule::input::{InputScale, TOKEN_TILE};
@@ -38,6 +40,8 @@ pub(super) struct StagedArray {
     map: Option<TensorId>,
     /// Bytes of a stage that tensor copies fill.
     bytes: u32,
+    /// The permutation of its lines.
+    pub(super) swizzle: Swizzle,
 }
 
 /// A group parameter's array.
@@ -137,33 +141,36 @@ impl Stages {
         let layout = "x [column in the line, token, line], swizzled";
         let ring = shared(b, "x_stages", x_words, layout, SWIZZLE_BYTES);
         let bytes = if map.is_some() { 4 * x_words } else { 0 };
-        let x = StagedArray { block: ring, words: x_words, map, bytes };
+        let x = StagedArray { block: ring, words: x_words, map, bytes, swizzle: Swizzle::B128 };
 
-        let lines = chunk_words(problem) / LINE;
         // Of a stack, a box is of one matrix.
         let (matrices, own) = (problem.stack.map(Stack::matrices), block.tiles_of_matrix());
-        let of_stack = |dense: [u32; 3], one: u32| {
-            dense.into_iter().chain(matrices.map(|_| one)).collect::<Vec<u32>>()
+        let of_stack = |dense: &[u32], one: u32| {
+            dense.iter().copied().chain(matrices.map(|_| one)).collect::<Vec<u32>>()
         };
-        let extents = |dense: [u32; 3]| {
+        let extents = |dense: &[u32]| {
             of_stack(dense, matrices.unwrap_or(1)).into_iter().map(fixed).collect::<Vec<_>>()
         };
-        let strides = |dense: [u32; 3], matrix: u32| {
+        let strides = |dense: &[u32], matrix: u32| {
             of_stack(dense, matrix).into_iter().map(fixed).collect::<Vec<_>>()
         };
-        let of_tile = tile_words(problem);
+        let (of_chunk, of_tile) = (chunk_words(problem), tile_words(problem));
+        let (line, swizzle) = match problem.input.fragments {
+            Some(ByteFragments::Rows) => (LINE / 2, Swizzle::B64),
+            _ => (LINE, Swizzle::B128),
+        };
         let map = b.tensor(TensorMap {
             name: "w_map".to_owned(),
             buffer: io.codes,
-            extents: extents([LINE, of_tile / LINE, problem.row_tiles()]),
-            strides: strides([1, LINE, of_tile], of_tile * problem.row_tiles()),
-            tile: of_stack([LINE, block.stage_chunks() * lines, own], 1),
-            swizzle: Swizzle::B128,
+            extents: extents(&[line, of_chunk / line, problem.row_tiles(), of_tile / of_chunk]),
+            strides: strides(&[1, line, of_tile, of_chunk], of_tile * problem.row_tiles()),
+            tile: of_stack(&[line, of_chunk / line, own, block.stage_chunks()], 1),
+            swizzle,
         });
-        let layout = "codes [word of the line, line, tile of rows], swizzled";
+        let layout = "codes [word of the line, line, tile of rows, chunk], swizzled";
         let ring = shared(b, "w_stages", code_words, layout, SWIZZLE_BYTES);
-        let codes =
-            StagedArray { block: ring, words: code_words, map: Some(map), bytes: 4 * code_words };
+        let (map, bytes) = (Some(map), 4 * code_words);
+        let codes = StagedArray { block: ring, words: code_words, map, bytes, swizzle };
 
         let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
         let scale = io.scale.filter(|_| staged(problem.scale));
@@ -175,15 +182,16 @@ impl Stages {
             let map = b.tensor(TensorMap {
                 name: format!("param{number}_map"),
                 buffer,
-                extents: extents([tile_words, of_row / tile_words, rows]),
-                strides: strides([1, tile_words, of_row], of_row * rows),
-                tile: of_stack([tile_words, 1, own], 1),
+                extents: extents(&[tile_words, of_row / tile_words, rows]),
+                strides: strides(&[1, tile_words, of_row], of_row * rows),
+                tile: of_stack(&[tile_words, 1, own], 1),
                 swizzle: Swizzle::None,
             });
             let name = format!("param{number}_stages");
             let ring = shared(b, &name, words, "words [word, tile of rows]", SHARED_BYTES);
             let bytes = 4 * tiles * tile_words;
-            let array = StagedArray { block: ring, words, map: Some(map), bytes };
+            let (map, swizzle) = (Some(map), Swizzle::None);
+            let array = StagedArray { block: ring, words, map, bytes, swizzle };
             StagedParam { of, array }
         });
         let params = params.collect();
@@ -206,7 +214,7 @@ impl Stages {
             });
             let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);
             let bytes = if gathered { 0 } else { 4 * tile.tokens };
-            StagedArray { block: ring, words, map, bytes }
+            StagedArray { block: ring, words, map, bytes, swizzle: Swizzle::None }
         });
         Self { x, codes, params, x_scales }
     }
@@ -228,20 +236,19 @@ impl Stages {
     ) {
         let main = block.main;
         let first_tile = b.mul(block.row_block, block.tiles_of_matrix());
-        let lines = block.stage_chunks() * chunk_words(main.problem) / LINE;
-        let line = b.mul(number, lines);
+        let chunk = b.mul(number, block.stage_chunks());
         let together = block.together();
         let matrices = block.matrices(b);
-        let copy = |b: &mut Builder, array: &StagedArray, [word, place]: [Operand; 2]| {
+        let copy = |b: &mut Builder, array: &StagedArray, at: &[Operand]| {
             for (shard, matrix) in (0..together).zip(&matrices) {
-                let at = [word, place, first_tile].into_iter().chain(*matrix).collect();
+                let at = at.iter().copied().chain(*matrix).collect();
                 array.copy(b, (at, stage, shard * (array.words / together)), barrier);
             }
         };
-        copy(b, &self.codes, [0u32.into(), line]);
+        copy(b, &self.codes, &[0u32.into(), 0u32.into(), first_tile, chunk]);
         for StagedParam { of, array, .. } in &self.params {
             let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
-            copy(b, array, [0u32.into(), group]);
+            copy(b, array, &[0u32.into(), group, first_tile]);
         }
     }
 

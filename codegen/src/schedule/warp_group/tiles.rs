@@ -22,6 +22,8 @@ pub(super) struct Tiles {
     token_blocks: Operand,
     /// Tiles of a shard and token block.
     row_blocks: u32,
+    /// Blocks of a cluster, whose tiles are neighbouring rows of one token block; `row_blocks` is a multiple.
+    cluster: u32,
 }
 
 /// What decides about the tiles of an expert layer.
@@ -49,17 +51,17 @@ impl Tile {
 }
 
 impl Tiles {
-    /// The tiles of a single matrix, with so many tokens a token block.
+    /// The tiles of a single matrix, with so many tokens a token block, for clusters of so many blocks.
     pub(super) fn of_matrix(
         b: &mut Builder,
         (m, tokens): (ParameterId, u32),
-        row_blocks: u32,
+        (row_blocks, cluster): (u32, u32),
         programmatic: bool,
     ) -> Self {
         begin(b, programmatic);
         let m = b.argument(m);
         let up = b.add(m, tokens - 1);
-        Self { routed: None, token_blocks: b.div(up, tokens), row_blocks }
+        Self { routed: None, token_blocks: b.div(up, tokens), row_blocks, cluster }
     }
 
     /// The tiles of an expert layer, whose token blocks in use are read.
@@ -76,7 +78,8 @@ impl Tiles {
             Some(_) => words.token_blocks,
             None => count,
         };
-        Self { routed: Some(Routed { stack, words, count }), token_blocks, row_blocks }
+        let routed = Some(Routed { stack, words, count });
+        Self { routed, token_blocks, row_blocks, cluster: 1 }
     }
 
     /// Writes what a warp does for each tile of its block.
@@ -85,7 +88,7 @@ impl Tiles {
         let shards = routed.map_or(1, |routed| routed.stack.shards_of_y());
         let all = b.mul(token_blocks, self.row_blocks * shards);
         let bands = self.row_blocks.div_ceil(BAND).max(1);
-        let of_band = self.row_blocks.div_ceil(bands);
+        let of_band = self.row_blocks.div_ceil(bands).next_multiple_of(self.cluster);
         let [first, apart] =
             [Special::Block(0), Special::Blocks(0)].map(|special| b.special(special));
         b.for_each(first, all, apart, "tile", |b, number| {
@@ -112,7 +115,7 @@ impl Tiles {
     }
 }
 
-/// Sets the grid, of a block for each multiprocessor. With programmatic launch the kernel waits here for those before it.
+/// Sets the grid, of a block for each multiprocessor, in whole clusters. With programmatic launch the kernel waits here for those before it.
 fn begin(b: &mut Builder, programmatic: bool) {
     b.grid([Extent::Multiprocessors, Extent::Constant(1), Extent::Constant(1)]);
     if programmatic {

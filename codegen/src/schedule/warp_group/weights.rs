@@ -1,17 +1,17 @@
 //! A consumer's weights: words from shared memory, dequantised to fragments of A.
 //!
-//! A plane of a chunk of a native tile is 16 bytes a lane, lane (g, t) of row g at number 4 g + t, so four lines of
-//! 128 bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
+//! A plane of a chunk of a native tile is 16 bytes a lane, lane (g, t) of row g at number 4 g + t: 512 bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
 //! matrix are in eight different places of a line, and register i of lane (g, t) is word t of lane (g, i), whose
 //! columns are the t-th ones of a fragment whose x is in order. Codes of several words have one of each plane.
 //!
-//! Bytes are multiplied as they are stored (`byte_fragments`): the 16 bytes of a lane, without `ldmatrix`, or bytes of two words.
+//! Bytes are multiplied as they are stored (`byte_fragments`): the 16 bytes of a lane, without `ldmatrix`, or words of a row, two of each
+//! plane.
 
 use super::Block;
 use super::params::Params;
 use super::shape::VECTOR_WORDS;
 use super::stage::{LINE, StagedArray, Stages};
-use crate::ir::{Address, Builder, Cache, Op, Operand, Reg, Ternary, Type, Uniformity, Width};
+use crate::ir::{Address, Builder, Cache, Op, Operand, Reg, Swizzle, Type, Uniformity, Width};
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::chunk::chunk_words;
 use crate::schedule::dequantise::{ByRow, fragments};
@@ -33,13 +33,12 @@ pub(super) struct WarpRows {
 pub(super) struct Weights<'p, 's> {
     main: &'p MainLoop<'p>,
     codes: &'s StagedArray,
-    /// The word of a stage that this lane gives to `ldmatrix`: of an even plane, and of an odd one less the
+    /// The word of a stage that this lane gives to `ldmatrix`: of an even plane of a chunk, and of an odd one less the
     /// plane.
     at: [Operand; 2],
-    /// Planes of a chunk.
-    planes: u32,
-    /// Words of a plane, and the distance of a warp's tiles of rows.
+    /// Words of a plane, and the distances of a stage's chunks and of a warp's tiles of rows.
     plane: u32,
+    chunk: u32,
     apart: u32,
     /// Per tile of rows and chunk, the words of this lane.
     words: Vec<Vec<Vec<Reg>>>,
@@ -58,6 +57,7 @@ impl<'p, 's> Weights<'p, 's> {
     ) -> Self {
         let main = block.main;
         let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
+        let codes = &stages.codes;
         let words_of_lane = chunk / b.warp_size();
         let plane = VECTOR_WORDS * b.warp_size();
         let as_stored = main.problem.input.fragments == Some(ByteFragments::Whole);
@@ -70,18 +70,20 @@ impl<'p, 's> Weights<'p, 's> {
             b.mad(row, 4u32, matrix)
         };
         let vector = b.mul(vector, VECTOR_WORDS);
-        let at = b.mad(rows.first, chunks * chunk, vector);
+        let at = b.mad(rows.first, chunk, vector);
         let odd = b.add(at, plane);
-        let odd = swizzled(b, odd);
-        let at = [swizzled(b, at), b.sub(odd, plane)];
+        let odd = swizzled(b, odd, codes.swizzle);
+        let at = [swizzled(b, at, codes.swizzle), b.sub(odd, plane)];
         let mut array = |_| b.array("words", Type::U32, words_of_lane, Uniformity::Varying);
         let of_tile = |_| (0..chunks).map(&mut array).collect();
         let words = (0..block.tile.row_tiles).map(of_tile).collect();
         let params = Params::declare(b, block, stages, rows);
-        let apart = block.tiles_apart() * chunks * chunk;
-        let planes = chunk / plane;
-        let codes = &stages.codes;
-        Self { main, codes, at, planes, plane, apart, words, as_stored, params, table }
+        let of_chunk = block.tiles_of_matrix() * chunk;
+        let apart = match block.together() {
+            1 => block.tiles_apart() * chunk,
+            _ => chunks * of_chunk,
+        };
+        Self { main, codes, at, plane, chunk: of_chunk, apart, words, as_stored, params, table }
     }
 
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
@@ -92,15 +94,12 @@ impl<'p, 's> Weights<'p, 's> {
     /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
     pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
         let first = self.codes.of_stage(b, stage);
-        let plane = chunk * self.planes;
-        let both = plane..plane + self.planes.min(2);
-        let at: Vec<Operand> =
-            both.map(|at| b.add(first.index, self.at[at as usize % 2])).collect();
+        let at = self.at.map(|at| b.add(first.index, at));
         for (tile, words) in (0..).zip(&self.words) {
             let planes = words[chunk as usize].chunks(VECTOR_WORDS as usize);
-            for ((plane, words), &at) in (plane..).zip(planes).zip(at.iter().cycle()) {
+            for ((plane, words), &at) in (0..).zip(planes).zip(at.iter().cycle()) {
                 let from = Address { index: at, ..first };
-                let from = from.plus(tile * self.apart + plane * self.plane);
+                let from = from.plus(tile * self.apart + chunk * self.chunk + plane * self.plane);
                 match self.as_stored {
                     true => b.load_into(words, from, Width::B128, None, Cache::Default),
                     false => {
@@ -137,27 +136,20 @@ impl<'p, 's> Weights<'p, 's> {
         let steps = self.main.problem.plan.native.columns / self.main.step();
         let first = (chunk * steps) as usize;
         let mut number = first;
-        if self.main.problem.input.fragments == Some(ByteFragments::Pairs) {
-            let fragment = paired(b, words);
-            return each(b, step_of(self.main, number as u32), fragment);
+        if self.main.problem.input.fragments == Some(ByteFragments::Rows) {
+            let (row, other) = words.split_at(words.len() / 2);
+            for (two, others) in row.chunks(2).zip(other.chunks(2)) {
+                let fragment = vec![two[0], others[0], two[1], others[1]];
+                each(b, step_of(self.main, number as u32), fragment);
+                number += 1;
+            }
+            return;
         }
         fragments(b, (self.main, self.table), words, (by_row, first), |b, a| {
             each(b, step_of(self.main, number as u32), a);
             number += 1;
         });
     }
-}
-
-/// The fragment of bytes of words that `ldmatrix` has distributed: of each two words the bytes of row g, 0 and 1, and of row
-/// g + 8.
-fn paired(b: &mut Builder, words: &[Reg]) -> Vec<Reg> {
-    let fragment = b.array("fragment", Type::U32, words.len() as u32, Uniformity::Varying);
-    let rows = words.chunks_exact(2).flat_map(|two| [0x5410u32, 0x7632].map(|bytes| (two, bytes)));
-    for (&dst, (two, bytes)) in fragment.iter().zip(rows) {
-        let [a, b_word] = [two[0], two[1]].map(Operand::from);
-        b.push(Op::Ternary { dst, op: Ternary::Permute, a, b: b_word, c: bytes.into() });
-    }
-    fragment
 }
 
 /// The step of the product of fragment `number` of a stage. A unit of codes with several fragments, a word of each
@@ -169,10 +161,17 @@ pub(super) fn step_of(main: &MainLoop<'_>, number: u32) -> u32 {
     chunk * steps + number / of_unit + number % of_unit * (steps / of_unit)
 }
 
-/// The word of a swizzled line at which the word of a plain one is; both count from a multiple of eight lines.
-pub(super) fn swizzled(b: &mut Builder, word: Operand) -> Operand {
+/// The word of swizzled memory at which the word of plain memory is; both count from where the swizzle begins anew.
+pub(super) fn swizzled(b: &mut Builder, word: Operand, swizzle: Swizzle) -> Operand {
+    // Vectors of 16 bytes change places with the number of the 128 bytes that they are in.
+    let places = match swizzle {
+        Swizzle::None => return word,
+        Swizzle::B32 => 2,
+        Swizzle::B64 => 4,
+        Swizzle::B128 => 8,
+    };
     let line = b.div(word, LINE);
-    let line = b.rem(line, 8);
-    let vector = b.mul(line, 4u32);
+    let line = b.rem(line, places);
+    let vector = b.mul(line, VECTOR_WORDS);
     b.xor(word, vector)
 }
