@@ -10,7 +10,7 @@
 //! use quantloom::runtime::cuda::Cuda;
 //! use quantloom::runtime::gpu::GpuDevice;
 //!
-//! // As `quantloom::Device::cuda(0)` does.
+//! // As `quantloom::Device::cuda(0)` does, which reads the tiles of this device besides (`quantloom::tiles`).
 //! let device = GpuDevice::new(Cuda::new(0, quantloom::jit::source())?);
 //! # Ok(())
 //! # }
@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use quantloom_codegen::jit::{Jit, JitWithOverrides, Overrides};
+use quantloom_codegen::schedule::Measured;
 use quantloom_runtime::gpu::{Products, Trusted};
 
 /// The compiler.
@@ -28,7 +29,13 @@ pub fn source() -> Trusted {
 
 /// The compiler, with other free choices of its schedules.
 pub fn with_overrides(choices: Overrides) -> Trusted {
-    vouch(Arc::new(JitWithOverrides(choices)))
+    vouch(Arc::new(JitWithOverrides::new(choices)))
+}
+
+/// The compiler for a device, with tiles that were measured on it ([`crate::tiles::read`]) and other free choices of its
+/// schedules.
+pub fn of_device(tiles: Vec<Measured>, choices: Overrides) -> Trusted {
+    vouch(Arc::new(JitWithOverrides::new(choices).with_tiles(tiles)))
 }
 
 /// The compiler's own sources, whose texts are all made in one way.

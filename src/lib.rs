@@ -31,6 +31,8 @@ pub use quantloom_runtime as runtime;
 
 pub mod device;
 pub mod jit;
+#[cfg(feature = "cuda")]
+pub mod tiles;
 
 pub use device::Device;
 

@@ -1,9 +1,10 @@
 //! The compiler as a source of kernels: texts, their launch rules, and what is refused.
 
-use quantloom_codegen::jit::{Jit, launch_rule};
+use quantloom_codegen::jit::{Jit, JitWithOverrides, alternatives, launch_rule};
+use quantloom_codegen::schedule::Measured;
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme, parse};
-use quantloom_runtime::gpu::{Form, Products as _, Request};
+use quantloom_runtime::gpu::{ChoiceSource, Form, Products as _, Request};
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource as _, ParameterKind, ProblemSize, Refusal,
     Schedule, Work,
@@ -136,6 +137,30 @@ fn few_tokens_and_many_have_schedules_of_their_own() {
         assert!(most.contains(&choice.tokens), "{target}, {tokens}: {}", choice.tokens);
         assert!(!Jit.text(&choice.key).unwrap().text.is_empty());
     }
+}
+
+/// A tile that was measured on the device comes before the table's and the model's, for its product, shape and M alone.
+#[test]
+fn tiles_of_the_device_come_first() {
+    let scheme = asymmetric();
+    let request = request(&scheme, 0, (256, 1024));
+    let plain = Jit.choose(&request, 16).unwrap();
+    assert_ne!(plain.by, ChoiceSource::Tuned);
+    let (case, others) = alternatives(&request, 16).unwrap();
+    let (chosen, _) = others.iter().find(|(_, other)| other.key != plain.key).unwrap();
+    let line = Measured { case, chosen: *chosen }.to_string();
+    let tuned = JitWithOverrides::default().with_tiles(vec![line.parse().unwrap()]);
+    let choice = tuned.choose(&request, 13).unwrap();
+    assert_eq!(choice.by, ChoiceSource::Tuned);
+    assert_eq!(choice.key.schedule.name, chosen.name());
+    for (name, value) in chosen.parameters() {
+        assert_eq!(choice.key.schedule.parameters.get(name), Some(&value), "{name}");
+    }
+    for other in [17, 8] {
+        assert_ne!(tuned.choose(&request, other).unwrap().by, ChoiceSource::Tuned, "M = {other}");
+    }
+    let wide = Request { n: 512, ..request };
+    assert_ne!(tuned.choose(&wide, 16).unwrap().by, ChoiceSource::Tuned);
 }
 
 /// More tiles than multiprocessors: blocks persist, one for each multiprocessor of the device that launches; fewer: a block a tile.

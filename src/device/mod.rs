@@ -210,7 +210,10 @@ impl From<CpuDevice> for Device {
 impl Opening {
     #[cfg(feature = "cuda")]
     fn cuda(&self, ordinal: u32) -> Result<Device, DeviceError> {
-        let executor = Cuda::new(ordinal, crate::jit::with_overrides(self.overrides.clone()));
+        let all = quantloom_runtime::cuda::devices().map_err(DeviceError::Cuda)?;
+        let name = all.into_iter().find(|device| device.ordinal == ordinal);
+        let tiles = name.map(|device| crate::tiles::read(&device.name)).unwrap_or_default();
+        let executor = Cuda::new(ordinal, crate::jit::of_device(tiles, self.overrides.clone()));
         Ok(Device::Cuda(GpuDevice::new(executor.map_err(DeviceError::Cuda)?)))
     }
 

@@ -221,7 +221,7 @@ fn blocks_that_split_k_find_their_workspaces() {
     let cases: [(&str, &[usize]); 2] =
         [("use skinny; skinny(splits=3)", &[1, 9]), ("use tile; tile(splits=3)", &[20])];
     for (choices, tokens) in cases {
-        let split = JitWithOverrides(choices.parse().unwrap());
+        let split = JitWithOverrides::new(choices.parse().unwrap());
         let simulator = simulator("sm_90a").with_source(Arc::new(split));
         let done = verify(simulator, scheme("ct_w4a16_asym"), (48, 512), tokens);
         let done = done.unwrap_or_else(|failure| panic!("{choices}: {failure}"));
@@ -270,7 +270,7 @@ fn every_tile_of_lanes_is_right() {
             for target in targets {
                 let names = ["tokens", "row_tiles", "groups", "parts"].map(str::to_owned);
                 let choices = names.into_iter().zip(tile).collect();
-                let source = Arc::new(JitWithOverrides(Overrides::of_all(choices)));
+                let source = Arc::new(JitWithOverrides::new(Overrides::of_all(choices)));
                 let simulator = simulator(target).with_source(source);
                 let done = verify(simulator, scheme(name), shape, &[1, 2 * tokens + 1])
                     .unwrap_or_else(|failure| panic!("{target} {tile:?}: {failure}"));

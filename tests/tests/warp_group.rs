@@ -74,7 +74,7 @@ pub(crate) fn products(
     let Some(&shape) = shapes.iter().find(|shape| held(**shape)) else {
         return (0, "none of the shapes".to_owned());
     };
-    let source = JitWithOverrides(choices.parse().unwrap());
+    let source = JitWithOverrides::new(choices.parse().unwrap());
     let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
     // As inexact as FP8 products may be.
     let simulator = simulator.with_truncated_fp8();
@@ -172,7 +172,7 @@ fn kernels_of_a_range_of_scales_multiply_no_others() {
         // Of f16 the model would choose exact sums of so small a product.
         let choices = if format == F16 && in_range { "warp_group(exact=0)" } else { "" };
         let simulator = || {
-            let source = Arc::new(JitWithOverrides(choices.parse().unwrap()));
+            let source = Arc::new(JitWithOverrides::new(choices.parse().unwrap()));
             Arc::new(Simulator::new("sm_90a").unwrap().with_source(source))
         };
         let weights = [
@@ -360,7 +360,7 @@ fn experts_multiply_bytes() {
     Share::new(2, 1).of(cases).into_par_iter().for_each(|(scheme, tile, shape, gate)| {
         let name = &format!("{}, {tile}", scheme.name);
         let choices = format!("use warp_group; warp_group({tile}, stages=4)");
-        let source = JitWithOverrides(choices.parse().unwrap());
+        let source = JitWithOverrides::new(choices.parse().unwrap());
         let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
         let device = GpuDevice::new(simulator.with_truncated_fp8());
         let suite = ExpertSuite {

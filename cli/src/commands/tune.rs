@@ -9,6 +9,7 @@ use quantloom::codegen::schedule::{Case, Chosen, Measured, merged};
 use quantloom::device::Device;
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::{Accuracy, Scheme};
+use quantloom::tiles;
 
 use super::backend;
 use super::bench::gpu::Copies;
@@ -23,9 +24,13 @@ use crate::progress::Progress;
 #[command(
     after_help = "Every tile that fits is compiled, run on random weights that rotate beyond the \
     L2, and timed as `quantloom bench` times it, with programmatic launch. Only the fastest that is \
-    ahead of the model's choice by more than --margin is written; else the model's own choice is.\n\n\
+    ahead of the model's choice by more than --margin is kept or written; else the model's own choice is.\n\n\
+    --keep is for your own GPU: every program of this user that opens it chooses these tiles from then on \
+    (`bench` says `tuned`). They are in the cache (QUANTLOOM_CACHE), in `tiles`, a file for each name of a GPU; \
+    remove the file to forget them. --write is for the table that the compiler comes with.\n\n\
     Examples:\n  \
     quantloom tune --scheme ct_w4a16 --shape 8192x8192 --m 1,8,16,32\n  \
+    quantloom tune --scheme fp8_block --shape 7168x2048 --m 1,16,64,1024 --keep\n  \
     quantloom tune --scheme ct_w4a16 --scheme ct_mxfp4a16 --shape 4096x4096 --shape 8192x8192 \
     --m 1,8 --write codegen/src/schedule/measured.txt\n\n\
     To try a tile in any program, without this table: \
@@ -53,6 +58,9 @@ pub(crate) struct Arguments {
     /// How many of the fastest tiles to show of each case.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     top: usize,
+    /// Keeps the fastest tiles in the cache, where every program that opens this GPU finds them.
+    #[arg(long)]
+    keep: bool,
     /// Writes the fastest tiles into this table, in place of its lines of the same cases.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -84,18 +92,24 @@ struct Outcome {
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let known = arguments.write.as_ref().map(std::fs::read_to_string).transpose();
     let known = known.context("cannot read the table that `--write` names")?;
+    let stores = arguments.keep || arguments.write.is_some();
     let schemes: Vec<Scheme> =
         arguments.schemes.iter().map(|name| scheme(name)).collect::<Result<_>>()?;
     let exact = schemes.iter().find(|scheme| scheme.accuracy == Accuracy::Exact);
-    if let (Some(scheme), Some(_)) = (exact, &arguments.write) {
+    if let (Some(scheme), true) = (exact, stores) {
         bail!(
-            "the table has no lines of exact products, which `{}` asks for: leave out --write",
+            "a table of tiles has no lines of exact products, which `{}` asks for: leave out --keep and --write",
             scheme.name
         );
     }
     let Device::Cuda(device) = backend::device(&arguments.backend)? else {
         bail!("`tune` measures kernels of an NVIDIA GPU: --backend cuda")
     };
+    let name = device.executor().stream().context().info().name.clone();
+    let own = arguments.keep.then(|| {
+        tiles::path(&name).context("--keep writes into the cache, which QUANTLOOM_CACHE turns off")
+    });
+    let own = own.transpose()?;
     let Tokens(tokens) = &arguments.m;
     let cells = schemes.len() * arguments.shapes.len() * tokens.len();
     let progress = Progress::new("measuring", cells as u64);
@@ -117,7 +131,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     drop(progress);
     show(&outcomes)?;
-    if let (Some(path), Some(known)) = (&arguments.write, known) {
+    let own = own.map(|path| {
+        // Lines of another version, which do not parse, are left out.
+        let known = tiles::read(&name);
+        (path, known.iter().map(|row| format!("{row}\n")).collect::<String>())
+    });
+    for (path, known) in arguments.write.clone().zip(known).into_iter().chain(own) {
         let ahead = 1.0 + arguments.margin / 100.0;
         let row = |outcome: &Outcome| {
             let Outcome { case, model, best, .. } = outcome;
@@ -127,7 +146,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         // After an error of the device no time can be trusted.
         let sound = outcomes.iter().filter(|outcome| outcome.failed.is_empty());
         let text = merged(&known, &sound.map(row).collect::<Vec<_>>())?;
-        write_and_say(path, &text)?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        }
+        write_and_say(&path, &text)?;
     }
     Ok(true)
 }

@@ -90,7 +90,7 @@ fn wrong_usage() {
         (vec!["--to", "gptq"], "--out"),
         (vec!["--to", "hqq", "--dry-run"], "compressed-tensors"),
         (vec!["--to", "gptq", "--dry-run", "--shard-size", "5"], "no unit"),
-        (vec!["--to", "gptq", "--dry-run", "--shard-size", "0GB"], "no size"),
+        (vec!["--to", "gptq", "--dry-run", "--shard-size", "0GB"], "not a size"),
     ] {
         let ran = convert(&from, &arguments);
         assert!(ran.code != Some(0) && ran.err.contains(part), "{part}: {ran:?}");

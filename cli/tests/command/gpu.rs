@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use quantloom::codegen::schedule::measured_rows;
+use quantloom::runtime::image_cache::ImageCache;
+use quantloom::tiles;
 use quantloom_tests::file::split;
 use quantloom_tests::{Random, bf16_tensor, golden_file, tensors_of, unscheduled_file, write_file};
 
@@ -84,12 +87,29 @@ fn the_table_has_no_lines_of_exact_products() {
     let text = quantloom::kernels::scheme("ct_w4a16").unwrap().to_string();
     std::fs::write(&own, text.replace("activation:", "accuracy: exact, activation:")).unwrap();
     std::fs::write(&table, "").unwrap();
-    let line = format!("tune --scheme {} --m 64 --write {}", own.display(), table.display());
-    let ran = run(&line);
-    let refused =
-        ran.code != Some(0) && ran.err.contains("the table has no lines of exact products");
-    assert!(refused, "{}", ran.err);
+    for option in [format!("--write {}", table.display()), "--keep".to_owned()] {
+        let ran = run(&format!("tune --scheme {} --m 64 {option}", own.display()));
+        let refused =
+            ran.code != Some(0) && ran.err.contains("a table of tiles has no lines of exact");
+        assert!(refused, "{}", ran.err);
+    }
     assert_eq!(std::fs::read_to_string(&table).unwrap(), "");
+}
+
+/// Tiles that were measured on a device are read from the cache, by the name of the device; lines of another version are not.
+#[test]
+fn measured_tiles_are_in_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = ImageCache::in_directory(folder.path(), 0);
+    let path = tiles::path_in(&cache, "NVIDIA H100 80GB HBM3").unwrap();
+    assert_eq!(path, folder.path().join("tiles/nvidia_h100_80gb_hbm3.txt"));
+    assert!(tiles::read_file(&path).is_empty());
+    let own = &measured_rows()[0];
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let text = format!("# a note\nsm_90a q4 1 2 3 skinny weird=1\n{own}\n");
+    std::fs::write(&path, text).unwrap();
+    assert_eq!(tiles::read_file(&path), std::slice::from_ref(own));
+    assert_eq!(tiles::path_in(&ImageCache::off(), "NVIDIA H100"), None);
 }
 
 #[test]

@@ -20,23 +20,30 @@ use crate::plan::DequantPlan;
 use crate::schedule::activation::Routed;
 use crate::schedule::transform::{Direction, NativeBufferKind, transform};
 use crate::schedule::{
-    Chosen, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model, choose_stacked_of,
-    measured,
+    Chosen, Measured, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model,
+    choose_stacked_of, measured, measured_in,
 };
 use crate::target::{Feature, TARGETS, Target};
 
 /// The parameter of a key, 1, whose kernel takes scales of [`Problem::scale_range`] alone.
 pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 
-/// The kernel for a request and M tokens.
+/// The kernel for a request and M tokens: the tile that was measured on the device, in the table, or that the model chooses.
 ///
 /// # Errors
 /// Why there is none.
-pub(super) fn choose(request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
+pub(super) fn choose(
+    request: &Request<'_>,
+    tokens: u64,
+    tiles: &[Measured],
+) -> Result<ChosenKernel, Refusal> {
     let problem = problem(request)?;
     let most = u32::try_from(tokens).unwrap_or(u32::MAX);
-    let (chosen, by) = match measured(&problem, most) {
-        Some(chosen) => (chosen, ChoiceSource::Measured),
+    let tuned = measured_in(tiles, &problem, most).map(|chosen| (chosen, ChoiceSource::Tuned));
+    let found =
+        tuned.or_else(|| measured(&problem, most).map(|chosen| (chosen, ChoiceSource::Measured)));
+    let (chosen, by) = match found {
+        Some(found) => found,
         None => (choose_by_model(&problem, most).map_err(JitError::from)?, ChoiceSource::Model),
     };
     Ok(choice(request, &problem, chosen, by)?)

@@ -29,7 +29,7 @@ use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Sc
 use crate::emit::EmitError;
 use crate::ir::{Kernel, Verified, VerifyErrors};
 use crate::schedule::transform::{NativeBufferKind, stores};
-use crate::schedule::{Case, Chosen, Order, Problem, Unscheduled, candidates};
+use crate::schedule::{Case, Chosen, Measured, Order, Problem, Unscheduled, candidates};
 use compile::{choice, problem};
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
@@ -141,6 +141,23 @@ impl KernelSource for Jit {
     }
 }
 
+/// The kernel for a request and M tokens, with tiles measured on the device, and with the overrides of the environment.
+///
+/// # Errors
+/// Why there is none, or if the overrides are wrong.
+fn choose_of_environment(
+    request: &Request<'_>,
+    tokens: u64,
+    tiles: &[Measured],
+) -> Result<ChosenKernel, Refusal> {
+    let choice = compile::choose(request, tokens, tiles)?;
+    let overrides = of_environment()?;
+    let target = compile::gpu(request.target)?;
+    let refused = |why| JitError::Environment(EnvironmentError::Refused(Box::new(why)));
+    Ok(with_overrides::overridden(request, (target, tokens), choice, &overrides)
+        .map_err(refused)?)
+}
+
 /// The overrides of the environment.
 ///
 /// # Errors
@@ -177,12 +194,7 @@ impl Products for Jit {
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
-        let choice = compile::choose(request, tokens)?;
-        let overrides = of_environment()?;
-        let target = compile::gpu(request.target)?;
-        let refused = |why| JitError::Environment(EnvironmentError::Refused(Box::new(why)));
-        Ok(with_overrides::overridden(request, (target, tokens), choice, &overrides)
-            .map_err(refused)?)
+        choose_of_environment(request, tokens, &[])
     }
 
     fn choose_stacked(

@@ -1,4 +1,7 @@
-//! The compiler with overrides of free choices, to measure and to verify other tiles.
+//! The compiler with overrides of free choices, to measure and to verify other tiles, and with tiles that were measured on
+//! the device it compiles for.
+
+use std::sync::Arc;
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
@@ -8,13 +11,29 @@ use quantloom_runtime::gpu::{
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
 use super::compile::{choice, choose_experts, gpu, problem_on};
-use super::{Jit, JitError, Overrides, of_environment};
-use crate::schedule::Chosen;
+use super::{Jit, JitError, Overrides, choose_of_environment, of_environment};
+use crate::schedule::{Chosen, Measured};
 use crate::target::Target;
 
-/// [`Jit`] with these overrides.
+/// [`Jit`] with overrides, and with measured tiles beside those of its own table.
 #[derive(Clone, Debug, Default)]
-pub struct JitWithOverrides(pub Overrides);
+pub struct JitWithOverrides {
+    overrides: Overrides,
+    tiles: Arc<[Measured]>,
+}
+
+impl JitWithOverrides {
+    /// With these overrides.
+    pub fn new(overrides: Overrides) -> Self {
+        Self { overrides, tiles: Arc::default() }
+    }
+
+    /// With these tiles of single matrices, before those of the table ([`crate::schedule::measured_rows`]).
+    #[must_use]
+    pub fn with_tiles(self, tiles: Vec<Measured>) -> Self {
+        Self { tiles: tiles.into(), ..self }
+    }
+}
 
 impl KernelSource for JitWithOverrides {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
@@ -33,7 +52,8 @@ impl Products for JitWithOverrides {
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         let target = gpu(request.target)?;
-        Ok(overridden(request, (target, tokens), Jit.choose(request, tokens)?, &self.0)?)
+        let made = choose_of_environment(request, tokens, &self.tiles)?;
+        Ok(overridden(request, (target, tokens), made, &self.overrides)?)
     }
 
     fn choose_stacked(
@@ -42,7 +62,7 @@ impl Products for JitWithOverrides {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        choose_experts(request, stacked, tokens, &[&of_environment()?, &self.0])
+        choose_experts(request, stacked, tokens, &[&of_environment()?, &self.overrides])
     }
 
     fn expert_kernels(

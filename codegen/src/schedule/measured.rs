@@ -3,7 +3,8 @@
 //! A line of `measured.txt` has a target, a product's name, N, K, M and a schedule with its free choices.
 //! It serves that shape with every number of tokens that rounds up to its M. Shapes without a line are left
 //! to the schedules' models.
-//! `quantloom tune --write codegen/src/schedule/measured.txt` measures again and replaces lines.
+//! `quantloom tune --write codegen/src/schedule/measured.txt` measures again and replaces lines. `quantloom tune --keep` keeps
+//! lines of a user's own GPU, which come before those of the table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,11 +57,11 @@ const LINES: &str = include_str!("measured.txt");
 /// The lines of the table. A line that does not parse is skipped here; a test finds it.
 pub fn measured_rows() -> &'static [Measured] {
     static TABLE: OnceLock<Vec<Measured>> = OnceLock::new();
-    TABLE.get_or_init(|| lines(LINES).filter_map(|line| line.parse().ok()).collect())
+    TABLE.get_or_init(|| measured_lines(LINES).filter_map(|line| line.parse().ok()).collect())
 }
 
-/// The lines of a text, without comments.
-fn lines(text: &str) -> impl Iterator<Item = &str> {
+/// The lines of a table, without comments.
+pub fn measured_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
@@ -83,7 +84,7 @@ pub fn measured_in(rows: &[Measured], problem: &Problem, tokens: u32) -> Option<
 /// A line that does not parse.
 pub fn merged(text: &str, new: &[Measured]) -> Result<String, WrongLine> {
     let mut rows = BTreeMap::new();
-    for line in lines(text) {
+    for line in measured_lines(text) {
         let row: Measured = line.parse()?;
         rows.insert(row.case.clone(), row);
     }
@@ -104,7 +105,7 @@ impl fmt::Display for Measured {
 /// A line that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{0}\" is no line of the table of tiles: expected TARGET PRODUCT N K M SCHEDULE NAME=VALUE ..."
+    "\"{0}\" is not a line of a table of tiles: expected TARGET PRODUCT N K M SCHEDULE NAME=VALUE ..."
 )]
 pub struct WrongLine(String);
 

@@ -54,7 +54,9 @@ pub use group_params::{GroupParams, ParamKind};
 pub use input::{Input, InputScale, ScaleOrder};
 pub use interface::{FreeChoices, Resources, Schedule};
 pub use mapping::{MainLoop, Mapping};
-pub use measured::{Case, Measured, WrongLine, measured, measured_in, measured_rows, merged};
+pub use measured::{
+    Case, Measured, WrongLine, measured, measured_in, measured_lines, measured_rows, merged,
+};
 pub use problem::Problem;
 pub use stack::Stack;
 pub use unscheduled::{ChoiceRule, TransformLimit, Unscheduled, UnscheduledPart, WarpGroupLimit};

@@ -70,7 +70,7 @@ fn keys(scheme: &str, target: &str, whole: bool) -> Option<Keys> {
         weighted: false,
         operand: OperandOf::Row,
     };
-    let only = JitWithOverrides("use warp_group".parse().unwrap());
+    let only = JitWithOverrides::new("use warp_group".parse().unwrap());
     let made = match whole {
         true => only.choose_stacked(&request, &stacked, 41).ok()?,
         false => Jit.choose_stacked(&request, &stacked, 41).ok()?,

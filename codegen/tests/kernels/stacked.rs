@@ -402,7 +402,7 @@ impl RandomStack {
                 let choices = chosen.parameters().into_iter();
                 let choices: Vec<String> = choices.map(|(name, n)| format!("{name}={n}")).collect();
                 let text = format!("use {name}; {name}({})", choices.join(", "));
-                JitWithOverrides(text.parse().unwrap()).choose(&request, at_once as u64)
+                JitWithOverrides::new(text.parse().unwrap()).choose(&request, at_once as u64)
             }
             _ => Jit.choose(&request, at_once as u64),
         };

@@ -163,6 +163,8 @@ pub struct StackedChoice {
 /// What a choice of a kernel rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoiceSource {
+    /// It was the fastest that was measured on this device for this product, shape and M.
+    Tuned,
     /// It was the fastest that was measured for this product, shape and M.
     Measured,
     /// A model of what kernels cost.
@@ -174,6 +176,7 @@ pub enum ChoiceSource {
 impl fmt::Display for ChoiceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Tuned => "the fastest that was measured on this device",
             Self::Measured => "the fastest that was measured",
             Self::Model => "by the model of costs, not measured",
             Self::Override => "as asked for",
