@@ -6,11 +6,11 @@ use crate::kernels::products::{catalogue, problem};
 use crate::kernels::stacked::stack;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::{
-    Chosen, Measured, Problem, choose, choose_by_model, choose_stacked, measured_rows,
+    Chosen, Measured, Problem, Stack, choose, choose_by_model, choose_stacked, measured_rows,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
-use quantloom_dsl::experts::ExpertProduct;
+use quantloom_dsl::experts::{ExpertProduct, Gate};
 
 #[test]
 fn what_is_chosen_is_written_and_read_back() {
@@ -116,6 +116,25 @@ fn token_blocks_of_16_slots_take_tiles_on_hopper() {
     for (slots, name) in [(8, "skinny"), (16, "tile")] {
         let chosen = choose_stacked(&problem, slots * 8, Some(slots)).unwrap();
         assert_eq!(chosen.name(), name, "{slots} slots: {chosen:?}");
+    }
+}
+
+/// FP8 in blocks has unswapped operands where products bound and not memory; of two tiles of rows that a gate needs, several
+/// fragments are multiplied together (docs/performance/warp_group.md).
+#[test]
+fn fp8_in_blocks_has_operands_of_both_orders() {
+    let single = problem("blocks", 0, "sm_90a", (8192, 8192));
+    for (tokens, unswapped) in [(32, false), (64, false), (256, true), (4096, true)] {
+        let chosen = choose_by_model(&single, tokens).unwrap();
+        let Chosen::WarpGroup(tile) = chosen else { panic!("{chosen:?}") };
+        assert_eq!(tile.unswapped, unswapped, "M = {tokens}: {tile:?}");
+    }
+    let stack = Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, 128, 8) };
+    let layer = problem("blocks", 0, "sm_90a", (1536, 2048)).stacked(stack).unwrap();
+    for slots in [32, 64] {
+        let chosen = Chosen::of("warp_group", &layer, slots).unwrap();
+        let Chosen::WarpGroup(tile) = chosen else { panic!("{chosen:?}") };
+        assert!(!tile.unswapped && tile.batch > 1, "{slots} slots: {tile:?}");
     }
 }
 

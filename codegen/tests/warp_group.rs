@@ -234,7 +234,7 @@ fn unswapped_operands_have_rules() {
     of_rule(ChoiceRule::UnswappedChoices, "blocks", WarpGroupTile { batch: 2, ..one });
     of_rule(ChoiceRule::UnswappedChoices, "blocks", WarpGroupTile { exact: false, ..one });
     let wide = WarpGroupTile { tokens: 384, groups: 3, row_tiles: 2, ..one };
-    of_rule(ChoiceRule::WarpGroupTokens, "blocks", wide);
+    of_rule(ChoiceRule::UnswappedTokens, "blocks", wide);
     of_rule(ChoiceRule::RingStages, "blocks", WarpGroupTile { stages: 1, ..one });
     let tall = build("blocks", WarpGroupTile { tokens: 256, groups: 2, row_tiles: 2, ..one });
     assert!(tall.is_ok(), "{tall:?}");

@@ -288,7 +288,8 @@ fn blocks_that_persist_multiply_bytes() {
     ];
     cases.into_par_iter().for_each(|(name, tile, shape, m)| {
         let scheme = quantloom_kernels::scheme(name).unwrap();
-        let choices = format!("use warp_group; warp_group({tile}, splits=1, persistent=1)");
+        let choices =
+            format!("use warp_group; warp_group({tile}, splits=1, persistent=1, unswapped=0)");
         let (right, why) = products(scheme, &choices, &[shape], &[m]);
         assert!(right > 0, "{name}: {why}");
     });
@@ -312,6 +313,8 @@ fn unswapped_operands_multiply() {
         (&biased, "groups=1, row_tiles=2, tokens=128, stages=3, persistent=0", (72, 384), 131),
         (&tall, "groups=1, row_tiles=1, tokens=64, stages=2, persistent=1", (392, 520), 200),
         (&biased, "groups=2, row_tiles=2, tokens=256, stages=3, persistent=1", (264, 72), 300),
+        (&alone, "groups=3, row_tiles=1, tokens=192, stages=2, persistent=1", (264, 200), 400),
+        (&alone, "groups=3, row_tiles=1, tokens=192, stages=3, persistent=0", (136, 264), 250),
         (
             &alone,
             "groups=1, row_tiles=1, tokens=64, stages=3, persistent=1, multicast=2",

@@ -26,7 +26,7 @@ use crate::progress::Progress;
     L2, and timed as `quantloom bench` times it, with programmatic launch. Only the fastest that is \
     ahead of the model's choice by more than --margin is kept or written; else the model's own choice is.\n\n\
     --keep is for your own GPU: every program of this user that opens it chooses these tiles from then on \
-    (`bench` says `tuned`). They are in the cache (QUANTLOOM_CACHE), in `tiles`, a file for each name of a GPU; \
+    (`explain` of a layer says so). They are in the cache (QUANTLOOM_CACHE), in `tiles`, a file for each name of a GPU; \
     remove the file to forget them. --write is for the table that the compiler comes with.\n\n\
     Examples:\n  \
     quantloom tune --scheme ct_w4a16 --shape 8192x8192 --m 1,8,16,32\n  \

@@ -39,7 +39,11 @@ pub(super) fn write_title(out: &mut String, kernel: &Kernel) -> Result {
     }
     let [x, y, z] = launch.grid.map(|part| extent(kernel, part));
     let (threads, bytes) = (launch.threads, kernel.shared_map().bytes);
-    writeln!(out, "//\n// grid {x} x {y} x {z}, {threads} threads, {bytes} bytes shared")
+    let clusters = match launch.cluster {
+        0 | 1 => String::new(),
+        blocks => format!(" in clusters of {blocks}"),
+    };
+    writeln!(out, "//\n// grid {x} x {y} x {z}{clusters}, {threads} threads, {bytes} bytes shared")
 }
 
 /// Writes the map of shared memory.

@@ -341,7 +341,7 @@ pub enum ChoiceRule {
     #[error("one to three warp groups multiply, one or two where lanes copy rows of x")]
     WarpGroups,
     /// Rows of a warp group.
-    #[error("a warp group has 64 or 128 rows")]
+    #[error("row_tiles is 1 or 2")]
     WarpGroupRows,
     /// Registers of a thread that multiplies.
     #[error("a thread has registers for its sums and two batches of fragments")]
@@ -390,15 +390,15 @@ pub enum ChoiceRule {
     Persistent,
     /// The products of a warp group whose operands are not swapped.
     #[error(
-        "unswapped=1 is for codes of 8 bits that are multiplied as they are stored, scales of x along K and scales of \
-         blocks of 128 rows of w, y in 16 bits and single matrices"
+        "unswapped=1 is for single matrices of e4m3 on both sides, with scales of x along K, scales of w of blocks of 128 rows or \
+         a multiple, or none along K, and y in 16 bits"
     )]
     Unswapped,
     /// The other choices of such a warp group.
     #[error("unswapped=1 is with exact=1, parts=1, batch=1 and splits=1")]
     UnswappedChoices,
     /// The tokens of such a warp group.
-    #[error("unswapped=1 has 64 tokens for each of row_tiles in each of groups")]
+    #[error("unswapped=1 has 64 tokens for each of row_tiles in each of groups, at most 256")]
     UnswappedTokens,
     /// A shader on a target that is not a GPU.
     #[error("a shader needs a GPU")]

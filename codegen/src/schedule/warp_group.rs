@@ -13,6 +13,9 @@
 //! | does | expects the bytes of a stage, starts its tensor copies (`producer`) | loads words, dequantises, multiplies (`consumer`) |
 //! | after | the copies arrive at `full` | one lane a warp arrives at `empty` |
 //!
+//! FP8 in blocks may keep the order of its operands (`unswapped`, `store_tokens`): x is operand A and w is operand B, so that a lane
+//! has the sums of two tokens, and two scales of x a k-tile instead of one for every column.
+//!
 //! Two blocks of a cluster may copy x for both (`multicast`): each waits until the warps of both have read a stage.
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`

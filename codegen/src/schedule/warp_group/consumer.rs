@@ -39,6 +39,16 @@ pub(super) struct Batches {
     ahead: u32,
 }
 
+/// Whether fragments are words as they are loaded. Two tiles of rows have copies of rows' words: both tiles' are loaded together, and
+/// would be needed too long.
+pub(super) fn multiplies_words(main: &MainLoop<'_>, tile: &WarpGroupTile) -> bool {
+    match main.problem.input.fragments {
+        Some(ByteFragments::Whole) => true,
+        Some(ByteFragments::Rows) => tile.row_tiles == 1,
+        Some(ByteFragments::Nibbles) | None => false,
+    }
+}
+
 impl Batches {
     pub(super) fn new(block: &Block<'_>) -> Self {
         Self::of(block.main, &block.tile)
@@ -54,7 +64,7 @@ impl Batches {
             false => 1,
         };
         let fragments = main.problem.input.fragments;
-        let as_stored = matches!(fragments, Some(ByteFragments::Whole | ByteFragments::Rows));
+        let as_stored = multiplies_words(main, tile);
         let (tiles, size) = (tile.row_tiles, tile.batch);
         let ahead = match fragments {
             // Made in less time than a load takes.

@@ -39,6 +39,9 @@ pub(super) struct ScaleOfRows {
 impl ScaleOfRows {
     /// Of each tile of rows: one of each matrix, or one after another of a single matrix.
     fn declare(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Vec<Self> {
+        if block.main.problem.scale.is_none_or(|of| of.rows == 1) {
+            return Vec::new();
+        }
         let first = b.mad(block.row_block, block.tiles_of_matrix(), rows.first);
         let matrices = block.matrices(b);
         let tiles = 0..block.tile.row_tiles;

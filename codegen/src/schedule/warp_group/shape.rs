@@ -26,7 +26,7 @@ use quantloom_dsl::format::NUMBER_F32;
 choices! {
     /// The free choices of a warp-group kernel.
     "warp_group": pub struct WarpGroupTile {
-        /// Rows of x per block: N of a warp-group instruction.
+        /// Rows of x per block: N of a warp-group instruction; 64 a tile if operands are not swapped.
         pub tokens: u32,
         /// Warp groups that multiply, 1 to 3.
         pub groups: u32,
@@ -454,8 +454,10 @@ impl WarpGroupTile {
             (self.shares_copies(problem), ChoiceRule::Multicast),
             ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
-            (self.tokens == self.groups * self.row_tiles * ROWS, ChoiceRule::UnswappedTokens),
-            (self.tokens <= MOST_TOKENS, ChoiceRule::WarpGroupTokens),
+            (
+                self.tokens == self.groups * self.row_tiles * ROWS && self.tokens <= MOST_TOKENS,
+                ChoiceRule::UnswappedTokens,
+            ),
             (
                 self.registers_of(problem, sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
                 ChoiceRule::WarpGroupRegisters,
@@ -542,7 +544,7 @@ impl WarpGroupTile {
         model::microseconds_of_stack(problem.of_warp_groups(), slots)
     }
 
-    /// The instruction that multiplies 64 rows by the tokens; its A is, warp by warp, that of the plan's own.
+    /// The instruction that multiplies 64 rows by the tokens, whose A is, warp by warp, that of the plan's own; or 64 tokens by rows.
     fn product(&self, main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
         let element = element(main.problem)?;
         let of_warp = main.instruction()?.a_layout.trim_end_matches(']');

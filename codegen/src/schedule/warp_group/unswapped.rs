@@ -9,7 +9,7 @@
 
 use super::params::ScaleOfRows;
 use super::ring::{Cursor, Ring};
-use super::stage::{LINE, Stages};
+use super::stage::{LINE, StagedArray, Stages};
 use super::weights::WarpRows;
 use super::{Block, store_tokens};
 use crate::ir::{
@@ -32,7 +32,9 @@ pub(super) fn consume(
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
     cursor: Option<Cursor>,
 ) {
-    let Some(lanes) = LaneMap::new(block.product) else { return };
+    let (Some(lanes), Some(x_scales)) = (LaneMap::new(block.product), &stages.x_scales) else {
+        return;
+    };
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
     let (group, in_group) = (b.div(warp, block.group_warps()), b.rem(warp, block.group_warps()));
     let rows = WarpRows { group, warp: in_group, lane, first: 0u32.into() };
@@ -43,7 +45,7 @@ pub(super) fn consume(
     let count = block.product.registers(b.warp_size())[2];
     let totals: Vec<Vec<Reg>> = (0..tiles).map(|_| b.zeros("sum", count)).collect();
     let segment = b.zeros("of_segment", count);
-    let scales = TokenScales::declare(b, stages, (&rows, &lanes), first_token);
+    let scales = TokenScales::declare(b, x_scales, (&rows, &lanes), first_token);
     let native = b.mul(block.row_block, block.native_tiles());
     let of_rows = ScaleOfRows::of_tile(b, block, (native, None));
     let cursor = cursor.unwrap_or_else(|| ring.cursor(b));
@@ -132,7 +134,7 @@ fn multiply(
 
 /// The scales of x of a lane's two tokens of a tile.
 struct TokenScales<'s> {
-    stages: &'s Stages,
+    array: &'s StagedArray,
     /// The lane's first token in the block, of the first tile.
     token: Operand,
     /// The distance of the two.
@@ -142,21 +144,20 @@ struct TokenScales<'s> {
 impl<'s> TokenScales<'s> {
     fn declare(
         b: &mut Builder,
-        stages: &'s Stages,
+        array: &'s StagedArray,
         (rows, lanes): (&WarpRows, &LaneMap),
         first_token: Operand,
     ) -> Self {
         let thread = b.mad(rows.warp, b.warp_size(), rows.lane);
         let token = lanes.d.rows.first.of(b, thread);
         let token = b.add(first_token, token);
-        Self { stages, token, apart: lanes.d.rows.stride }
+        Self { array, token, apart: lanes.d.rows.stride }
     }
 
-    /// Those of a tile that begins this number of tokens after the first one; 1 if scales of x do not change along K.
+    /// Those of a tile that begins this number of tokens after the first one.
     fn load(&self, b: &mut Builder, (stage, further): (Operand, u32)) -> [Operand; 2] {
-        let Some(array) = &self.stages.x_scales else { return [1f32.into(); 2] };
-        let first = array.of_stage(b, stage).index;
-        let first = Address::new(array.block, b.add(first, self.token)).plus(further);
+        let first = self.array.of_stage(b, stage).index;
+        let first = Address::new(self.array.block, b.add(first, self.token)).plus(further);
         [0, self.apart].map(|apart| {
             b.load_as(Type::F32, first.plus(apart), Width::B32, None, Cache::Default)[0].into()
         })

@@ -8,6 +8,7 @@
 //! plane.
 
 use super::Block;
+use super::consumer::multiplies_words;
 use super::params::Params;
 use super::shape::VECTOR_WORDS;
 use super::stage::{LINE, StagedArray, Stages};
@@ -42,7 +43,9 @@ pub(super) struct Weights<'p, 's> {
     apart: u32,
     /// Per tile of rows and chunk, the words of this lane.
     words: Vec<Vec<Vec<Reg>>>,
-    /// Whether a lane's own words are a fragment.
+    /// Whether a lane loads its own words, and not words that `ldmatrix` distributes.
+    own_words: bool,
+    /// Whether products read words as they are loaded.
     as_stored: bool,
     params: Params<'s>,
     table: Option<Table>,
@@ -60,8 +63,9 @@ impl<'p, 's> Weights<'p, 's> {
         let codes = &stages.codes;
         let words_of_lane = chunk / b.warp_size();
         let plane = VECTOR_WORDS * b.warp_size();
-        let as_stored = main.problem.input.fragments == Some(ByteFragments::Whole);
-        let vector = if as_stored {
+        let own_words = main.problem.input.fragments == Some(ByteFragments::Whole);
+        let as_stored = multiplies_words(main, &block.tile);
+        let vector = if own_words {
             b.comment("the 16 bytes of this lane");
             rows.lane
         } else {
@@ -83,7 +87,8 @@ impl<'p, 's> Weights<'p, 's> {
             1 => block.tiles_apart() * chunk,
             _ => chunks * of_chunk,
         };
-        Self { main, codes, at, plane, chunk: of_chunk, apart, words, as_stored, params, table }
+        let chunk = of_chunk;
+        Self { main, codes, at, plane, chunk, apart, words, own_words, as_stored, params, table }
     }
 
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
@@ -100,7 +105,7 @@ impl<'p, 's> Weights<'p, 's> {
             for ((plane, words), &at) in (0..).zip(planes).zip(at.iter().cycle()) {
                 let from = Address { index: at, ..first };
                 let from = from.plus(tile * self.apart + chunk * self.chunk + plane * self.plane);
-                match self.as_stored {
+                match self.own_words {
                     true => b.load_into(words, from, Width::B128, None, Cache::Default),
                     false => {
                         b.push(Op::MatrixLoad { dst: words.to_vec(), from, transpose: false });
@@ -139,7 +144,12 @@ impl<'p, 's> Weights<'p, 's> {
         if self.main.problem.input.fragments == Some(ByteFragments::Rows) {
             let (row, other) = words.split_at(words.len() / 2);
             for (two, others) in row.chunks(2).zip(other.chunks(2)) {
-                let fragment = vec![two[0], others[0], two[1], others[1]];
+                let mut fragment = vec![two[0], others[0], two[1], others[1]];
+                if !self.as_stored {
+                    let copy = b.array("fragment", Type::U32, 4, Uniformity::Varying);
+                    copy.iter().zip(&fragment).for_each(|(&copy, &word)| b.set(copy, word));
+                    fragment = copy;
+                }
                 each(b, step_of(self.main, number as u32), fragment);
                 number += 1;
             }
