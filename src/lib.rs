@@ -2,7 +2,7 @@
 //!
 //! In: a quantisation scheme, declared in ten lines or read off a checkpoint. Out: its layout
 //! transforms, its scalar reference, its products. This crate is the face: it re-exports the
-//! scheme language ([`dsl`]), the plans ([`codegen`]), the runtime ([`runtime`]) and the
+//! scheme language ([`dsl`]), the plans (`codegen`, with the feature `jit`), the runtime ([`runtime`]) and the
 //! catalogue ([`kernels`]), and gives all devices one type ([`Device`]). The `quantloom` command is the
 //! package `quantloom-cli`.
 //!
@@ -24,12 +24,14 @@
 // Forbidden but in `jit`, which vouches for the compiler.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "jit")]
 pub use quantloom_codegen as codegen;
 pub use quantloom_dsl as dsl;
 pub use quantloom_kernels as kernels;
 pub use quantloom_runtime as runtime;
 
 pub mod device;
+#[cfg(feature = "jit")]
 pub mod jit;
 #[cfg(feature = "cuda")]
 pub mod tiles;

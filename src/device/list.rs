@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "jit")]
 use quantloom_codegen::target::TARGETS;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
@@ -50,11 +51,22 @@ pub(super) fn list() -> Vec<Listed> {
     all.extend(cuda());
     all.extend(hip());
     all.extend(wgpu());
-    let simulated = TARGETS.iter().filter(|target| target.gpu.is_some() && target.has_kernels());
-    all.extend(simulated.map(|target| {
-        Listed::present(format!("sim:{}", target.name), format!("the simulator of {}", target.name))
-    }));
+    all.extend(simulated());
     all
+}
+
+#[cfg(feature = "jit")]
+fn simulated() -> Vec<Listed> {
+    let targets = TARGETS.iter().filter(|target| target.gpu.is_some() && target.has_kernels());
+    let listed = targets.map(|target| {
+        Listed::present(format!("sim:{}", target.name), format!("the simulator of {}", target.name))
+    });
+    listed.collect()
+}
+
+#[cfg(not(feature = "jit"))]
+fn simulated() -> Vec<Listed> {
+    Vec::new()
 }
 
 /// The CPU with its best instruction set, then with each by its name.

@@ -15,7 +15,9 @@
 mod error;
 mod list;
 
+#[cfg(feature = "jit")]
 use quantloom_codegen::jit::{Overrides, Simulator};
+#[cfg(feature = "jit")]
 use quantloom_codegen::target::unsupported_reason;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
@@ -23,6 +25,7 @@ use quantloom_runtime::cpu::isa::Isa;
 #[cfg(feature = "cuda")]
 use quantloom_runtime::cuda::Cuda;
 use quantloom_runtime::experts::{ExpertError, ExpertLayer, ExpertOp, ExpertOptions, ExpertSource};
+#[cfg(feature = "jit")]
 use quantloom_runtime::gpu::GpuDevice;
 #[cfg(feature = "hip")]
 use quantloom_runtime::hip::Hip;
@@ -50,6 +53,7 @@ pub enum Device {
     #[cfg(feature = "wgpu")]
     Wgpu(GpuDevice<Wgpu>),
     /// The simulator of a GPU: the kernels of a target, run on the CPU and checked, slowly.
+    #[cfg(feature = "jit")]
     Simulated(GpuDevice<Simulator>),
 }
 
@@ -57,6 +61,7 @@ pub enum Device {
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
     /// Free choices of a GPU's schedules that replace the compiler's own: other tiles, to measure them.
+    #[cfg(feature = "jit")]
     pub overrides: Overrides,
     /// Of a simulator, the order of its blocks, warps and copies.
     pub seed: u64,
@@ -100,7 +105,7 @@ impl Device {
     /// The simulator of a GPU target, such as `sm_90a`, `gfx942` or `wgsl`.
     ///
     /// # Errors
-    /// [`DeviceError::Target`].
+    /// [`DeviceError::Target`]; [`DeviceError::NotCompiled`] without the feature `jit`.
     pub fn simulated(target: &str) -> Result<Self, DeviceError> {
         Opening::default().simulated(target)
     }
@@ -173,6 +178,7 @@ impl Device {
             Self::Hip(device) => device,
             #[cfg(feature = "wgpu")]
             Self::Wgpu(device) => device,
+            #[cfg(feature = "jit")]
             Self::Simulated(device) => device,
         }
     }
@@ -244,6 +250,12 @@ impl Opening {
         Err(DeviceError::NotCompiled { feature: "wgpu" })
     }
 
+    #[cfg(not(feature = "jit"))]
+    fn simulated(&self, _target: &str) -> Result<Device, DeviceError> {
+        Err(DeviceError::NotCompiled { feature: "jit" })
+    }
+
+    #[cfg(feature = "jit")]
     fn simulated(&self, target: &str) -> Result<Device, DeviceError> {
         let source = crate::jit::with_overrides(self.overrides.clone()).source().clone();
         let simulator = Simulator::new(target)
