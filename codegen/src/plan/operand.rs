@@ -3,7 +3,7 @@
 use std::fmt;
 
 use quantloom_dsl::format::{
-    BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number, Variant,
+    BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number, Overflow, Variant,
 };
 
 /// The type of one element of an operand.
@@ -83,6 +83,12 @@ impl OperandType {
             6 => 8,
             bits => bits,
         }
+    }
+
+    /// A 32-bit word whose elements are all 1.
+    pub fn ones(self) -> u32 {
+        let one = self.number().encode(1.0, Overflow::Special) << self.first_bit();
+        (0..self.per_word() as u32).fold(0, |word, element| word | one << (element * self.bits()))
     }
 
     /// Elements in a 32-bit word, the first in the lowest bits.

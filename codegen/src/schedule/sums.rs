@@ -16,7 +16,6 @@ use super::mapping::MainLoop;
 use crate::ir::{
     Accumulator, Builder, MatrixScale, Operand, Reg, Ternary, Type, Unary, Uniformity,
 };
-use crate::plan;
 
 /// 1.5 * 2^23 in f32.
 pub(super) const MAGIC: f32 = 12_582_912.0;
@@ -53,25 +52,10 @@ impl<'p> Summing<'p> {
             }
             registers
         };
-        let one = match main.problem.input.operand {
-            plan::OperandType::Bf16 => 0x3f80_3f80,
-            plan::OperandType::F16 => 0x3c00_3c00,
-            plan::OperandType::E4m3 => 0x3838_3838,
-            plan::OperandType::E4m3Fnuz => 0x4040_4040,
-            plan::OperandType::U8 | plan::OperandType::I8 => 0x0101_0101,
-            // Operands of instructions that scale, and of none: nothing multiplies by the constant.
-            plan::OperandType::E2m1
-            | plan::OperandType::E2m3
-            | plan::OperandType::E3m2
-            | plan::OperandType::PaddedE2m1
-            | plan::OperandType::PaddedE2m3
-            | plan::OperandType::PaddedE3m2
-            | plan::OperandType::E5m2
-            | plan::OperandType::F32 => 0x0101_0101,
-        };
         let (of_a, of_d) = (main.lanes().a.registers, main.lanes().d.registers.len());
-        let ones =
-            main.problem.correction.map(|_| constants(b, "ones", of_a, one)).unwrap_or_default();
+        let one = || main.problem.input.operand.ones();
+        let ones = main.problem.correction.map(|_| constants(b, "ones", of_a, one()));
+        let ones = ones.unwrap_or_default();
         let start = match main.problem.sums_integers() {
             true => constants(b, "start", of_d, MAGIC.to_bits()),
             false => Vec::new(),

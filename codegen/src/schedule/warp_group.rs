@@ -20,7 +20,7 @@
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
-//! the way from sums to y. A block that persists (`persistent`, and in every expert layer) has one tile after another
+//! the way from sums to y (`y_lines`: its lines in shared memory). A block that persists (`persistent`, and in every expert layer) has one tile after another
 //! (`tiles`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
@@ -41,6 +41,7 @@ mod tiles;
 mod token_scales;
 mod unswapped;
 mod weights;
+mod y_lines;
 
 use crate::ir::{Builder, Extent, Kernel, LaunchConfig, MatrixOp, Op, Operand, Special};
 

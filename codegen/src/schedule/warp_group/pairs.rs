@@ -6,8 +6,8 @@
 //! rows of y are multiplied by these.
 
 use super::Block;
-use super::store::meet;
 use super::weights::WarpRows;
+use super::y_lines::meet;
 use crate::ir::{Address, Builder, Cache, Mask, Operand, SharedId, Type, Width, Word};
 use crate::schedule::order::NONE;
 use crate::schedule::rows::Token;

@@ -2,7 +2,7 @@
 
 use super::consumer::Batches;
 use super::stage::{kinds, ring_bytes};
-use super::{exchange, model, pairs, store, write};
+use super::{exchange, model, pairs, store, write, y_lines};
 use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::OperandType;
 use crate::plan::native::SHARED_BYTES;
@@ -640,8 +640,8 @@ impl WarpGroupTile {
         let native = self.rows() / main.problem.plan.native.rows;
         let barriers = (2 * 8 * self.stages).next_multiple_of(ALIGN);
         let y = match store::half_of(main.problem.output) {
-            Some(_) if self.unswapped => store::words(self.groups, ROWS),
-            Some(_) => store::words(self.groups, self.tokens_of_lines(main.problem)),
+            Some(_) if self.unswapped => y_lines::words(self.groups, ROWS),
+            Some(_) => y_lines::words(self.groups, self.tokens_of_lines(main.problem)),
             None => 0,
         };
         let threads = self.threads(main) / (self.groups + 1) * self.groups;

@@ -1,7 +1,6 @@
 //! From sums to y: the epilogue's steps in registers, then 64 rows of every token through shared memory.
 //!
-//! A warp group has y^T, tokens as columns. `stmatrix` writes it transposed to lines of 128 bytes, one a token,
-//! swizzled; one tensor store copies these to y, where it leaves out what is beyond M and N. A warp group uses
+//! A warp group has y^T, tokens as columns. `stmatrix` writes it transposed to lines ([`y_lines`]). A warp group uses
 //! one buffer for its tiles of rows, one after another; if blocks persist, for the halves of many tokens too. With a gate these tiles are of gate and of up, and a lane has both
 //! sums of a result; rows of y are those of slots, 0 without a pair.
 //!
@@ -13,11 +12,11 @@ use super::Block;
 use super::pairs::Pairs;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
+use super::y_lines::{self, Stores, meet};
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Special, Swizzle,
-    TensorMap, Type, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Special, Type,
+    Width,
 };
-use crate::plan::native::SHARED_BYTES;
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
 use crate::schedule::experts::function::gate;
 use crate::schedule::lanes::LaneMap;
@@ -33,11 +32,6 @@ pub(super) fn half_of(output: Number) -> Option<Half> {
         NUMBER_BF16 => Some(Half::Bf16),
         _ => None,
     }
-}
-
-/// 32-bit words of the buffers of all warp groups.
-pub(super) const fn words(groups: u32, tokens: u32) -> u32 {
-    groups * tokens * LINE
 }
 
 /// Writes the sums of a warp group, one list a tile of rows: those of the block's share of the tokens. All consumers
@@ -56,36 +50,17 @@ pub(super) fn store(
     // Blocks that split K store a part of the tokens each: the first registers of D hold as many.
     let (m_rows, of_block) = (block.product.shape[0], tile.tokens / tile.splits);
     let tokens = tile.tokens_of_lines(problem);
-    let count = words(tile.groups, tokens);
-    let buffer = b.shared_block(
-        "y_lines",
-        Word::U32,
-        count,
-        "y [row, token, warp group], swizzled",
-        8 * SHARED_BYTES,
-        // Copies of a next tile are in the ring already.
-        stages.x.for_words(tile.stages, count).filter(|_| !block.has_tiles()),
-    );
+    let buffer = y_lines::buffer(b, (block, stages), tokens);
     if let Some(pairs) = pairs.filter(|_| gives_pairs(block)) {
         return store_pairs(b, (block, buffer, half), (rows, pairs, &lanes), sums);
     }
     let rows_of_y = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
-    let map = b.tensor(TensorMap {
-        name: "y_map".to_owned(),
-        buffer: io.y,
-        extents: vec![Extent::Constant(problem.n), rows_of_y],
-        strides: vec![Extent::Constant(1), Extent::Constant(problem.n)],
-        tile: vec![m_rows, tokens],
-        swizzle: Swizzle::B128,
-    });
+    let map = y_lines::map(b, block, rows_of_y, tokens);
     if block.waits() {
         b.push(Op::GridWait);
     }
     let to = lines(b, tokens, rows, buffer);
-    let leads = {
-        let (lane, warp) = (b.equal(rows.lane, 0u32), b.equal(rows.warp, 0u32));
-        b.both(lane, warp)
-    };
+    let stores = Stores::declare(b, (buffer, map), rows);
     let share = b.mad(block.token_block, tile.splits, block.part);
     let first_token = b.mul(share, of_block);
     let first_row = first_row(b, block, rows);
@@ -99,27 +74,17 @@ pub(super) fn store(
         for (part, of_lane) in (0..).zip(parts.clone()) {
             let wait = number + part > 0 || block.has_tiles();
             if wait {
-                b.comment("the tile before has left the buffer");
-                b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
-                meet(b, block, rows);
+                stores.wait(b, block, rows);
             }
             let constants = constants
                 .get_or_insert_with(|| epilogue.constants_of_shards(b, (sums.len(), first)));
             let values = epilogue.values(b, (sums, &lanes, constants), of_lane);
             write_lines(b, (values, half), to);
-            b.push(Op::FenceAsync);
-            meet(b, block, rows);
             let token = b.add(first_token, part * tokens);
-            b.when(leads, |b| {
-                let at = vec![first, token];
-                b.push(Op::TensorStore { map, at, from: Address::new(buffer, from) });
-                b.push(Op::BulkCommit);
-            });
+            stores.start(b, (block, rows), (from, [first, token]));
         }
     }
-    if !block.has_tiles() {
-        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
-    }
+    stores.end(b, block);
 }
 
 /// Whether rows of y are those of pairs.
@@ -132,9 +97,7 @@ pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
     if half_of(block.main.problem.output).is_some() && !gives_pairs(block) {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let warp = b.rem(warp, block.group_warps());
-        let (lane, warp) = (b.equal(lane, 0u32), b.equal(warp, 0u32));
-        let leads = b.both(lane, warp);
-        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
+        y_lines::end_of_tiles(b, lane, warp);
     }
 }
 
@@ -249,20 +212,6 @@ fn store_pairs(
             let row_of_y = block.rows.y_row(b, token);
             let at = b.mad(row_of_y, problem.n, row);
             b.store(Address::new(io.y, at), &words, Width::B128, Some(copied));
-        }
-    }
-}
-
-/// The warps of a group wait for each other.
-pub(super) fn meet(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) {
-    let threads = block.group_warps() * b.warp_size();
-    for group in 0..block.tile.groups {
-        let own = b.equal(rows.group, group);
-        // Barrier 0 is the block's.
-        let barrier = Op::NamedBarrier { id: group + 1, threads, wait: true };
-        match block.tile.groups {
-            1 => b.push(barrier),
-            _ => b.when(own, |b| b.push(barrier)),
         }
     }
 }

@@ -1,23 +1,19 @@
 //! From sums with tokens as rows to y: lines of 64 rows of w, one a token, through shared memory.
 //!
-//! `stmatrix` writes a warp's 16 tokens to lines of 128 bytes, swizzled; one tensor store copies those of 64 tokens to y,
-//! where it leaves out what is beyond M and N. A warp group uses one buffer for its tiles of tokens and halves of the
-//! block's rows, one after another.
+//! `stmatrix` writes a warp's 16 tokens to lines ([`y_lines`]). A warp group uses one buffer for its tiles of tokens and halves of
+//! the block's rows, one after another.
 
 use super::Block;
 use super::stage::{LINE, Stages};
-use super::store::{half_of, meet};
+use super::store::half_of;
 use super::weights::WarpRows;
+use super::y_lines::{self, LINE_ROWS, Stores};
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Mask, Op, Operand, Reg, SharedId, Swizzle, TensorMap,
-    Type, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Mask, Op, Operand, Reg, SharedId, Type, Width,
 };
-use crate::plan::native::SHARED_BYTES;
 use crate::schedule::epilogue::EpilogueOperand;
 use crate::schedule::lanes::LaneMap;
 
-/// Rows of w of a line.
-const LINE_ROWS: u32 = SHARED_BYTES / 2;
 /// Neighbouring rows of w of a core matrix of `stmatrix`.
 const VECTOR_ROWS: u32 = 8;
 
@@ -28,34 +24,15 @@ pub(super) fn store(
     (rows, lanes, first_token): (&WarpRows, &LaneMap, Operand),
     totals: &[Vec<Reg>],
 ) {
-    let (problem, tile, io) = (block.main.problem, block.tile, block.io);
+    let (problem, tile) = (block.main.problem, block.tile);
     let Some(half) = half_of(problem.output) else { return };
     let tokens = block.product.shape[0];
-    let count = tile.groups * tokens * LINE;
-    let buffer = b.shared_block(
-        "y_lines",
-        Word::U32,
-        count,
-        "y [row, token, warp group], swizzled",
-        8 * SHARED_BYTES,
-        // Copies of a next tile are in the ring already.
-        stages.x.for_words(tile.stages, count).filter(|_| !block.has_tiles()),
-    );
-    let map = b.tensor(TensorMap {
-        name: "y_map".to_owned(),
-        buffer: io.y,
-        extents: vec![Extent::Constant(problem.n), Extent::Parameter(io.m)],
-        strides: vec![Extent::Constant(1), Extent::Constant(problem.n)],
-        tile: vec![LINE_ROWS, tokens],
-        swizzle: Swizzle::B128,
-    });
+    let buffer = y_lines::buffer(b, (block, stages), tokens);
+    let map = y_lines::map(b, block, Extent::Parameter(block.io.m), tokens);
     if block.waits() {
         b.push(Op::GridWait);
     }
-    let leads = {
-        let (lane, warp) = (b.equal(rows.lane, 0u32), b.equal(rows.warp, 0u32));
-        b.both(lane, warp)
-    };
+    let stores = Stores::declare(b, (buffer, map), rows);
     let from = b.mul(rows.group, tokens * LINE);
     let lines = Lines::declare(b, (rows, from));
     let of_block = b.mul(block.token_block, tile.tokens);
@@ -74,9 +51,7 @@ pub(super) fn store(
     for (number, total) in (0..).zip(totals) {
         for part in 0..tile.rows() / LINE_ROWS {
             if !first || block.has_tiles() {
-                b.comment("the lines before have left the buffer");
-                b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
-                meet(b, block, rows);
+                stores.wait(b, block, rows);
             }
             first = false;
             let row = b.add(first_row, part * LINE_ROWS);
@@ -96,19 +71,11 @@ pub(super) fn store(
                 let to = lines.vector(b, buffer, pair);
                 b.push(Op::MatrixStore { to, values: values.concat(), transpose: false });
             }
-            b.push(Op::FenceAsync);
-            meet(b, block, rows);
             let token = b.add(first_token, number * tokens);
-            b.when(leads, |b| {
-                let at = vec![row, token];
-                b.push(Op::TensorStore { map, at, from: Address::new(buffer, from) });
-                b.push(Op::BulkCommit);
-            });
+            stores.start(b, (block, rows), (from, [row, token]));
         }
     }
-    if !block.has_tiles() {
-        b.when(leads, |b| b.push(Op::BulkWait { pending: 0, reads_only: true }));
-    }
+    stores.end(b, block);
 }
 
 /// Where this lane's row of the four matrices of `stmatrix` is: two blocks of eight tokens of the warp by two blocks of eight rows
