@@ -4,6 +4,7 @@ mod class;
 mod feature;
 mod half;
 mod matrix;
+mod tmem;
 
 use std::fmt;
 
@@ -12,6 +13,10 @@ pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
 pub use half::Half;
 pub use matrix::{
     Element, MATRIX_OPS, MatrixOp, MatrixScope, ScaleCode, ScaleLanes, Scaling, matrix_op,
+};
+pub use tmem::{
+    TMEM_COLUMNS, TMEM_LANES, TMEM_PRODUCTS, TMEM_WARP_LANES, TmemProduct, TmemScaling,
+    tmem_product,
 };
 
 /// A kind of device, or instruction set, on which products run.
@@ -155,6 +160,16 @@ const SM_90A: Gpu = Gpu {
     ptx: Some(PtxVersion(8, 0)),
     ..SM_80
 };
+const SM_100A: Gpu = Gpu {
+    chip: Chip::Sm { number: 100, arch_specific: true },
+    ptx: Some(PtxVersion(8, 6)),
+    ..SM_90A
+};
+const SM_103A: Gpu = Gpu {
+    chip: Chip::Sm { number: 103, arch_specific: true },
+    ptx: Some(PtxVersion(8, 8)),
+    ..SM_100A
+};
 const GFX942: Gpu = Gpu {
     chip: Chip::Gfx("gfx942"),
     warp: 64,
@@ -273,6 +288,8 @@ pub const TARGETS: &[Target] = &[
         support_level: SupportLevel::Hardware,
         ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A)
     },
+    gpu("sm_100a", "NVIDIA Blackwell, data centre", Class::Ada, &SM_100A),
+    gpu("sm_103a", "NVIDIA Blackwell Ultra, data centre", Class::Ada, &SM_103A),
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu(
         "sm_120a",

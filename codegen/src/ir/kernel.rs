@@ -27,6 +27,8 @@ pub struct Kernel {
     pub shared: Vec<SharedBlock>,
     /// Arrays of mbarriers, in shared memory.
     pub barriers: Vec<BarrierArray>,
+    /// Columns of tensor memory that a block allocates, a power of two of at least 32; 0 if it has none.
+    pub tmem_columns: u32,
     /// How it is launched.
     pub launch: LaunchConfig,
     /// The registers that the body uses.

@@ -61,6 +61,7 @@
 //!   phase that counts their bytes completes and the reader has waited for it.
 //! - [`Op::BulkStore`], [`Op::TensorStore`]: the shared words are being read until
 //!   [`Op::BulkWait`]; the global words are in flight until a wait that is not `reads_only`.
+//! - operations on tensor memory: see [`TmemOp`].
 //! - a [`Op::Matrix`] in warp-group scope: its accumulators are in flight until
 //!   [`Op::MatrixWait`]; its A registers and shared operands are being read until then.
 //!
@@ -90,6 +91,7 @@ mod operation;
 mod print;
 mod register;
 mod table;
+mod tmem;
 mod verify;
 mod walk;
 
@@ -108,8 +110,9 @@ pub use op::{AtomicOp, BarrierRef, Body, Op, Role, Shuffle, Special, Statement, 
 pub use operation::{AccessKind, MemoryAccess};
 pub(crate) use print::affine;
 pub use register::{Operand, Reg, Register, RegisterId, Type, Uniformity};
+pub use tmem::{TmemAddress, TmemOp, TmemOperand, TmemScale};
 pub use verify::{
-    DeclarationError, LaunchError, RoleError, ValueError, Verified, VerifyError, VerifyErrorKind,
-    VerifyErrors, verify,
+    DeclarationError, LaunchError, RoleError, TmemError, ValueError, Verified, VerifyError,
+    VerifyErrorKind, VerifyErrors, verify,
 };
 pub(crate) use walk::each_op;

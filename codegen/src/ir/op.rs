@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::{
     Accumulator, Address, BarrierId, Binary, Cache, Compare, Mask, MatrixOp, MatrixOperand,
-    MatrixScale, MemoryOrder, Operand, ParameterId, Reg, Scope, TensorId, Ternary, Unary, Width,
+    MatrixScale, MemoryOrder, Operand, ParameterId, Reg, Scope, TensorId, Ternary, TmemOp, Unary,
+    Width,
 };
 
 /// A sequence of statements.
@@ -524,6 +525,9 @@ pub enum Op {
         /// Groups that may remain.
         pending: u32,
     },
+
+    /// An operation on tensor memory.
+    Tmem(TmemOp),
 
     /// Waits until all earlier grids that this one depends on are complete, and their writes
     /// visible. Without [`LaunchConfig::programmatic`](super::LaunchConfig::programmatic): no effect.

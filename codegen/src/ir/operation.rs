@@ -125,6 +125,10 @@ pub(crate) enum Effect {
     MatrixCommit,
     /// At most so many closed groups remain in flight.
     MatrixWait(u32),
+    /// Loads from tensor memory are in flight, which write registers.
+    TmemLoad,
+    /// No load from tensor memory is in flight.
+    TmemWaitLoads,
 }
 
 impl<'o> Operation<'o> {

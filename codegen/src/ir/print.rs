@@ -46,6 +46,9 @@ impl fmt::Display for Kernel {
         for array in &self.barriers {
             writeln!(f, "mbarriers {}[{}]", array.name, array.len)?;
         }
+        if self.tmem_columns > 0 {
+            writeln!(f, "tensor memory {} columns", self.tmem_columns)?;
+        }
         for block in &self.shared {
             write!(
                 f,

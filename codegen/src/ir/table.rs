@@ -4,6 +4,8 @@
 //! A new operation is a variant of [`Op`] and a row. The compiler then names what else must know the
 //! operation: the verifier's rules beyond the table, `body` of each emitter, `step` of the simulator.
 
+mod tmem;
+
 use std::fmt::Debug;
 use std::slice::from_ref;
 
@@ -12,7 +14,8 @@ use super::operation::{
 };
 use super::{
     AccessKind, Accumulator, Address, Cache, Element, InstructionClass as Class, MatrixOperand,
-    MatrixScope, MemoryAccess, Op, Operand, Reg, Shuffle, Space, Special, Type, Uniformity, Width,
+    MatrixScope, MemoryAccess, Op, Operand, Reg, SharedTile, Shuffle, Space, Special, Type,
+    Uniformity, Width,
 };
 use crate::target::Feature;
 use AllowedArrays::{Anywhere, Constant, Global, Shared};
@@ -60,12 +63,15 @@ impl<'o> Operation<'o> {
             MatrixOperand::Registers(regs) => {
                 self.then(form, [OperationPart::Registers(role, Is(U32), regs)])
             }
-            MatrixOperand::Shared(tile) => self
-                .then(form, [memory(&tile.address(), AccessKind::Read, 16, Anywhere)])
-                .then(" leading {} stride {}", [show(&tile.leading), show(&tile.stride)])
-                .then(" {}", [show(&tile.swizzle)]),
+            MatrixOperand::Shared(tile) => return self.tile(form, tile),
         }
         .then(")", [])
+    }
+
+    fn tile(self, form: &'o str, tile: &'o SharedTile) -> Self {
+        self.then(form, [memory(&tile.address(), AccessKind::Read, 16, Anywhere)])
+            .then(" leading {} stride {}", [show(&tile.leading), show(&tile.stride)])
+            .then(" {})", [show(&tile.swizzle)])
     }
 
     fn control(self, control: Uniformity) -> Self {
@@ -403,6 +409,8 @@ impl Op {
                     .control(WarpGroup)
                     .effect(Effect::MatrixWait(*pending))
             }
+
+            Self::Tmem(op) => op.row(),
 
             Self::GridWait => row(Class::Barrier, Feature::GridDependency, "grid wait", [])
                 .effect(Effect::GridWait),

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::misuse::{BarrierMisuse, LaunchMismatch};
-use crate::ir::{Access, Address, Body, Kernel, Op, SharedBlock, Space, Statement};
+use super::misuse::{BarrierMisuse, LaunchMismatch, TmemMisuse};
+use crate::ir::{Access, Address, Body, Kernel, Op, SharedBlock, Space, Statement, TmemOp};
 
 /// The first error of a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -212,6 +212,9 @@ pub enum FaultKind {
         /// What is wrong.
         misuse: BarrierMisuse,
     },
+    /// Tensor memory is used against its rules.
+    #[error("tensor memory {0}")]
+    Tmem(TmemMisuse),
     /// An operation that the simulator does not model.
     #[error("not simulated: {0}")]
     Unsupported(&'static str),
@@ -248,6 +251,7 @@ impl FaultKind {
             Self::LoopRange => "loop range",
             Self::NotUniform(..) => "not uniform",
             Self::Barrier { .. } => "barrier",
+            Self::Tmem(_) => "tensor memory",
             Self::Unsupported(_) => "unsupported",
         }
     }
@@ -346,6 +350,8 @@ fn name(statement: &Statement) -> String {
         Statement::Op(Op::Ternary { op, .. }) => format!("{op:?}"),
         Statement::Op(Op::Compare { op, .. }) => format!("{op:?}"),
         Statement::Op(Op::Matrix { op, .. }) => op.name.to_owned(),
+        Statement::Op(Op::Tmem(TmemOp::Product { product, .. })) => product.name.to_owned(),
+        Statement::Op(Op::Tmem(op)) => format!("Tmem{}", variant(op)),
         Statement::Op(op) => variant(op),
         other => variant(other),
     }

@@ -297,13 +297,15 @@ impl<const L: usize> Warp<L> {
                     tile,
                     (first, first + 16),
                     bytes,
+                    ALL_LANES,
                 )?)
             }
         };
         let MatrixOperand::Shared(tile) = b else {
             return fail(FaultKind::Unsupported("a warp group's B from registers"));
         };
-        let b = self.start_tile_read(state, point, tile, (0, n), k * op.b.bits() / 8)?;
+        let bytes = k * op.b.bits() / 8;
+        let b = self.start_tile_read(state, point, tile, (0, n), bytes, ALL_LANES)?;
         for &slot in &d_slots {
             self.set_poison(slot, Self::FULL);
             self.marks[slot as usize] |= WRITTEN_IN_FLIGHT;
@@ -330,22 +332,24 @@ impl<const L: usize> Warp<L> {
             .wrapping_add(u64::from(point) + 1);
     }
 
-    /// Starts the operation's read of rows of a tile in shared memory; returns their 16-byte
-    /// segments.
-    fn start_tile_read(
+    /// Starts the operation's read of rows of a tile in shared memory, by a lane or by all; returns their
+    /// 16-byte segments.
+    pub(super) fn start_tile_read(
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
         tile: &SharedTile,
         (first, last): (u32, u32),
         bytes: u32,
+        lane: u8,
     ) -> StepResult<Vec<(u32, u32)>> {
         let SharedId(owner) = tile.block;
         let array = Space::Shared(tile.block);
-        let index = self.read(state, tile.index, Self::FULL)?;
+        let row = self.read(state, tile.index, self.active)?;
+        let index = row[self.active.trailing_zeros() as usize];
         let (_, word) = state.array(array);
         let (block, len) = state.blocks[self.block].shared.blocks[owner as usize];
-        let start = u64::from(block) + (u64::from(index[0]) + u64::from(tile.offset)) * word;
+        let start = u64::from(block) + (u64::from(index) + u64::from(tile.offset)) * word;
         let pitch = match tile.swizzle {
             crate::ir::Swizzle::None => 16,
             crate::ir::Swizzle::B32 => 32,
@@ -371,7 +375,7 @@ impl<const L: usize> Warp<L> {
                     return fail(FaultKind::Misaligned { location, byte: at, align: 16 });
                 }
                 let segment = (at as u32, 16);
-                let lane = usize::from(ALL_LANES);
+                let lane = usize::from(lane);
                 self.start_async_read(state, point, (array, owner), lane, segment)?;
                 segments.push(segment);
             }
@@ -457,8 +461,12 @@ impl<const L: usize> Warp<L> {
 }
 
 /// The values of elements that are contiguous in memory.
-fn elements(element: Element, bytes: &[u8]) -> Vec<f64> {
+pub(super) fn elements(element: Element, bytes: &[u8]) -> Vec<f64> {
     match element.bits() {
+        4 => {
+            let both = |byte: &u8| [byte & 0xf, byte >> 4];
+            bytes.iter().flat_map(both).map(|code| value(element, code.into())).collect()
+        }
         8 => bytes.iter().map(|&byte| value(element, u32::from(byte))).collect(),
         _ => bytes
             .chunks_exact(2)
@@ -513,23 +521,40 @@ fn multiply<const L: usize>(
         for (column, (position, &sum)) in positions.iter().zip(&sums).enumerate() {
             let (register, lane) = (usize::from(position.register), usize::from(position.lane));
             let addend = c.map(|c| c[register][lane]);
-            d[register][lane] = match op.d {
-                // At most 2^14 k: exact in f64.
-                Element::S32 => addend.unwrap_or(0).wrapping_add(sum as i64 as u32),
-                _ => {
-                    let c = addend.map_or(0.0, f32::from_bits);
-                    let rounded = if fp8 && truncate_fp8 {
-                        let products = a.iter().zip(b.chunks_exact(n)).map(|(a, b)| a * b[column]);
-                        truncated(products, f64::from(c))
-                    } else {
-                        (sum + f64::from(c)) as f32
-                    };
-                    rounded.to_bits()
-                }
+            d[register][lane] = if fp8 && truncate_fp8 {
+                let products = a.iter().zip(b.chunks_exact(n)).map(|(a, b)| a * b[column]);
+                summed(products, addend, op.d, true)
+            } else {
+                rounded(sum, addend, op.d)
             };
         }
     }
     d
+}
+
+/// The bits of a sum of products and an addend, of the type of D; truncated as FP8 may be.
+pub(super) fn summed(
+    products: impl Iterator<Item = f64> + Clone,
+    addend: Option<u32>,
+    d: Element,
+    truncate: bool,
+) -> u32 {
+    match truncate {
+        true => truncated(products, addend.map_or(0.0, |c| f64::from(f32::from_bits(c)))).to_bits(),
+        false => rounded(products.sum(), addend, d),
+    }
+}
+
+/// The bits of a sum and an addend, rounded once; integers modulo 2^32.
+fn rounded(sum: f64, addend: Option<u32>, d: Element) -> u32 {
+    match d {
+        // At most 2^14 k: exact in f64.
+        Element::S32 => addend.unwrap_or(0).wrapping_add(sum as i64 as u32),
+        _ => {
+            let c = addend.map_or(0.0, f32::from_bits);
+            ((sum + f64::from(c)) as f32).to_bits()
+        }
+    }
 }
 
 /// A sum as Hopper and Ada may compute it for FP8: every term truncated to 13 bits below the

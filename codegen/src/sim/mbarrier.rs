@@ -48,6 +48,13 @@ pub(super) enum CopyPayload {
 }
 
 impl Mbarrier {
+    /// One arrival, which publishes a clock, by an engine.
+    pub(super) fn arrive(&mut self, clock: &Clock, engine: u16) {
+        self.current.join(clock);
+        self.missing = self.missing.saturating_sub(1);
+        self.settle(engine);
+    }
+
     /// Ends the phase if nothing is missing.
     fn settle(&mut self, engine: u16) {
         if self.missing == 0 && self.bytes == 0 {

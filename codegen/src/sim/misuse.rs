@@ -1,4 +1,4 @@
-//! How a launch can fail to fit its kernel, and how a barrier can be used against its rules.
+//! How a launch can fail to fit its kernel, and how barriers and tensor memory can be used against their rules.
 
 /// A launch that does not fit the kernel, or that its target cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,4 +104,56 @@ pub enum BarrierMisuse {
     /// A parity that no phase has.
     #[error("is waited on with parity {0}, not 0 or 1")]
     Parity(u32),
+}
+
+/// What a program does with tensor memory against its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TmemMisuse {
+    /// An operation without an allocation, or after its end.
+    #[error("is used where no columns are allocated")]
+    NotAllocated,
+    /// A second allocation.
+    #[error("is allocated twice")]
+    AllocatedTwice,
+    /// The block ends with its columns.
+    #[error("is not freed at the block's end")]
+    NotFreed,
+    /// Another warp frees the columns than the one that allocated them.
+    #[error("is freed by another warp than warp {0}, which allocated it")]
+    OtherWarp(u32),
+    /// An address that was not allocated is freed.
+    #[error("is freed at {0:#x}, which no allocation has written")]
+    Address(u32),
+    /// Columns outside of the allocation.
+    #[error("columns {first} to {end} are outside of the {all} from column {begin} on")]
+    Columns {
+        /// The first column of the access.
+        first: u32,
+        /// The column after its last.
+        end: u32,
+        /// The first column of the allocation.
+        begin: u32,
+        /// Columns of the allocation.
+        all: u32,
+    },
+    /// An address with a lane at which the operation does not start.
+    #[error("is accessed from lane {lane} on; the operation starts at lane {own}")]
+    Lanes {
+        /// The lane of the address.
+        lane: u32,
+        /// The lane at which this warp's loads and stores, or all products, start.
+        own: u32,
+    },
+    /// An operation of one thread that several execute.
+    #[error("is used by {0} threads at once, and this operation is one thread's")]
+    Threads(u32),
+    /// Scales that are not the same in all quarters of the lanes.
+    #[error("holds different scales of row {row} in the quarters of its lanes, column {column}")]
+    ScaleCopies {
+        /// The row of A, or column of B.
+        row: u32,
+        /// The column of tensor memory.
+        column: u32,
+    },
 }

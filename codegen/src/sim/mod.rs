@@ -11,8 +11,8 @@
 //! of warps and blocks.
 //!
 //! Reading order: this file; `program` and `lower` (operations with flat control flow); `warp` and
-//! `step` (execution); `lanes` and `half` (arithmetic); `access`, `copies`, `mbarrier`, `matrix`
-//! (operations on memory); `clock`, `shared`, `global` (race detection); `unit` (scheduling of
+//! `step` (execution); `lanes` and `half` (arithmetic); `access`, `copies`, `mbarrier`, `matrix`,
+//! `tmem` (operations on memory); `clock`, `shared`, `global` (race detection); `unit` (scheduling of
 //! warps); `fault`, `misuse` and `count` (results).
 
 mod access;
@@ -37,6 +37,7 @@ mod shared;
 mod state;
 mod step;
 mod tensor;
+mod tmem;
 mod unit;
 mod warp;
 
@@ -56,7 +57,7 @@ pub use crate::ir::InstructionClass;
 pub use argument::{Arguments, Contents};
 pub use count::{AccessCount, Report};
 pub use fault::{ConflictingAccess, Fault, FaultKind, MemoryLocation, ProgramPoint};
-pub use misuse::{BarrierMisuse, LaunchMismatch};
+pub use misuse::{BarrierMisuse, LaunchMismatch, TmemMisuse};
 
 /// How to run.
 #[derive(Clone, Debug)]

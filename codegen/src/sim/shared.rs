@@ -54,21 +54,23 @@ pub(super) enum AccessConflict {
 
 impl SharedMemory {
     pub(super) fn new(kernel: &Kernel, map: &SharedMap, cell_log2: u32, entities: usize) -> Self {
-        let cells = (map.bytes >> cell_log2) as usize + 1;
+        let starts = map.blocks.iter().zip(&kernel.shared);
+        let blocks = starts.map(|(&start, block)| (start, block.bytes())).collect();
+        Self { blocks, ..Self::of_bytes(map.bytes, cell_log2, entities) }
+    }
+
+    /// Memory of one array, of so many bytes.
+    pub(super) fn of_bytes(bytes: u32, cell_log2: u32, entities: usize) -> Self {
+        let cells = (bytes >> cell_log2) as usize + 1;
         Self {
-            bytes: vec![0; map.bytes as usize],
+            bytes: vec![0; bytes as usize],
             cell_log2,
             writes: vec![AccessRecord::default(); cells],
             owners: vec![0; cells],
             reads: vec![Vec::new(); entities],
             busy: vec![0; cells],
             started: vec![0; cells],
-            blocks: map
-                .blocks
-                .iter()
-                .zip(&kernel.shared)
-                .map(|(&start, block)| (start, block.bytes()))
-                .collect(),
+            blocks: vec![(0, bytes)],
         }
     }
 
@@ -140,6 +142,11 @@ impl SharedMemory {
         if !who.follows(lane, &self.writes[cell]) {
             return Err(AccessConflict::Write(self.writes[cell]));
         }
+        self.may_replace(who, lane, cell)
+    }
+
+    /// Whether all reads of a cell are before what the lane does now.
+    fn may_replace(&self, who: &Observer<'_>, lane: u8, cell: usize) -> Result<(), AccessConflict> {
         for (entity, reads) in self.reads.iter().enumerate() {
             let Some(read) = reads.get(cell) else { continue };
             let record = AccessRecord {
@@ -200,6 +207,45 @@ impl SharedMemory {
             self.started[cell] = who.point;
         }
         Ok(())
+    }
+
+    /// Starts an asynchronous write that comes after the writes before it, in flight or not, as the hardware orders them.
+    pub(super) fn start_next_write(
+        &mut self,
+        who: &Observer<'_>,
+        lane: u8,
+        (start, bytes): (u32, u32),
+    ) -> Result<(), AccessConflict> {
+        for cell in self.cells(start, bytes) {
+            if self.busy[cell] & !WRITING != 0 {
+                return Err(AccessConflict::BeingRead(self.started[cell]));
+            }
+            self.may_replace(who, lane, cell)?;
+            self.busy[cell] |= WRITING;
+            self.started[cell] = who.point;
+        }
+        Ok(())
+    }
+
+    /// Another asynchronous write of the bytes is in flight, which was started before the last one completed.
+    pub(super) fn resume_write(&mut self, (start, bytes): (u32, u32)) {
+        for cell in self.cells(start, bytes) {
+            self.busy[cell] |= WRITING;
+        }
+    }
+
+    /// Starts an asynchronous read that comes after the write in flight, as the hardware orders them.
+    pub(super) fn start_later_read(&mut self, who: &Observer<'_>, (start, bytes): (u32, u32)) {
+        let all = self.writes.len();
+        let cells = self.cells(start, bytes);
+        let reads = &mut self.reads[usize::from(who.entity)];
+        if reads.is_empty() {
+            reads.resize(all, LastRead::default());
+        }
+        for cell in cells {
+            self.busy[cell] += 1;
+            self.started[cell] = who.point;
+        }
     }
 
     /// Completes an asynchronous write, with this record as its access.

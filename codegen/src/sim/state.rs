@@ -11,6 +11,7 @@ use super::global::{Agent, GlobalMemory, ReleasedClocks};
 use super::mbarrier::{InFlightCopy, Mbarrier};
 use super::program::{Program, RegSlot};
 use super::shared::{AccessConflict, SharedMemory};
+use super::tmem::TensorMemory;
 use crate::ir::{BufferId, Kernel, Reg, SharedId, SharedMap, Space, Type};
 
 /// What all units of a launch have in common.
@@ -58,6 +59,8 @@ pub(super) struct Block {
     /// Reads of its shared memory, and arrivals at its mbarriers, by other blocks of the cluster.
     pub(super) used_by_others: Vec<AccessRecord>,
     pub(super) published: ReleasedClocks,
+    /// Tensor memory, if the kernel has some.
+    pub(super) tmem: Option<TensorMemory>,
 }
 
 /// A barrier's state: the warps that wait for each other.
@@ -75,9 +78,15 @@ pub(super) struct Rendezvous {
 }
 
 impl LaunchContext<'_> {
-    /// Entities of a unit: warps, the engines of the mbarriers, the earlier grid.
+    /// Entities of a unit: warps, the engines of the mbarriers, the warps' accesses to tensor memory, the earlier grid.
     pub(super) fn entities(&self) -> usize {
-        self.cluster * (self.warps + self.mbarriers) + 1
+        let tmem = if self.kernel.tmem_columns > 0 { self.warps } else { 0 };
+        self.cluster * (self.warps + self.mbarriers + tmem) + 1
+    }
+
+    /// The entity of a warp's accesses to tensor memory.
+    pub(super) fn tmem_entity(&self, warp: u16) -> u16 {
+        (self.cluster * (self.warps + self.mbarriers)) as u16 + warp
     }
 
     /// The entity of the grid before this one.
@@ -157,7 +166,11 @@ impl<'a> UnitState<'a, '_> {
         wrote: bool,
     ) -> ConflictingAccess {
         let (warps, cluster) = (self.context.warps, self.context.cluster);
-        let entity = usize::from(record.entity);
+        let first_of_tmem = usize::from(self.context.tmem_entity(0));
+        let entity = match usize::from(record.entity) {
+            entity if entity >= first_of_tmem => entity - first_of_tmem,
+            entity => entity,
+        };
         let who = if entity < warps * cluster {
             let block = record.unit * cluster as u32 + (entity / warps) as u32;
             let [x, y, z] = self.context.coordinates(block);
@@ -168,7 +181,7 @@ impl<'a> UnitState<'a, '_> {
             format!("block ({x}, {y}, {z}) warp {} {lane}", entity % warps)
         } else {
             let mbarrier = (entity - warps * cluster) % self.context.mbarriers.max(1);
-            format!("the asynchronous copy counted by {}", self.mbarrier_name(mbarrier))
+            format!("the asynchronous operation counted by {}", self.mbarrier_name(mbarrier))
         };
         ConflictingAccess { point: self.point(record.point), wrote, who }
     }
@@ -193,7 +206,16 @@ impl<'a> UnitState<'a, '_> {
         byte: u64,
         writes: bool,
     ) -> FaultKind {
-        let location = self.location(array, byte);
+        self.conflict_at(conflict, self.location(array, byte), writes)
+    }
+
+    /// The fault that a conflict at a location is.
+    pub(super) fn conflict_at(
+        &self,
+        conflict: AccessConflict,
+        location: MemoryLocation,
+        writes: bool,
+    ) -> FaultKind {
         match conflict {
             AccessConflict::Poison => FaultKind::PoisonMemory(location),
             AccessConflict::Overwritten(by) => {

@@ -217,6 +217,7 @@ impl<const L: usize> Warp<L> {
             Op::MatrixFence => self.matrix_fence(point),
             Op::MatrixCommit => self.matrix_commit(point),
             Op::MatrixWait { pending } => self.matrix_wait(state, point, *pending),
+            Op::Tmem(op) => self.tmem_op(state, point, op)?,
             Op::GridWait => {
                 let mut clock = super::clock::Clock::new(self.clock.own.len());
                 clock.own[usize::from(state.context.grid_entity())].full = 1;
@@ -292,8 +293,9 @@ impl<const L: usize> Warp<L> {
             }
             Instruction::End => {
                 self.finish_copies(state)?;
-                if let Some(product) = self.matrix_ops.first() {
-                    return fail(FaultKind::Unfinished(state.point(product.point)));
+                let product = self.matrix_ops.first().map(|product| product.point);
+                if let Some(point) = product.or(self.tmem.unfinished()) {
+                    return fail(FaultKind::Unfinished(state.point(point)));
                 }
                 self.state = WarpState::Done;
             }

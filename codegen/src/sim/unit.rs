@@ -5,9 +5,11 @@ use super::count::Tally;
 use super::fault::{Fault, FaultKind};
 use super::global::{GlobalMemory, OutputStore, ReleasedClocks};
 use super::mbarrier::{Mbarrier, land};
+use super::misuse::TmemMisuse;
 use super::random::Random;
 use super::shared::SharedMemory;
 use super::state::{Block, LaunchContext, Rendezvous, UnitState};
+use super::tmem::{self, TensorMemory};
 use super::warp::{BarrierKind, StepError, Warp, WarpState};
 
 /// The results of a unit.
@@ -78,8 +80,11 @@ pub(super) fn run<const L: usize>(
         if warps.iter().all(|warp| warp.state == WarpState::Done) {
             break;
         }
-        if !moved && !land_one(&mut state, &mut random) {
-            return Err(deadlock(&state, &warps));
+        if !moved {
+            let landed = land_one(&mut state, &mut random);
+            if !landed.map_err(|kind| unit_fault(&state, kind))? {
+                return Err(deadlock(&state, &warps));
+            }
         }
     }
     check_end(&state, &warps)?;
@@ -102,27 +107,48 @@ fn block(context: &LaunchContext<'_>) -> Block {
         copies_in_flight: Vec::new(),
         used_by_others: Vec::new(),
         published: ReleasedClocks::default(),
+        tmem: TensorMemory::new(context),
     }
 }
 
-/// Completes one copy in flight, chosen at random. Called when no warp can run: this is the last
-/// moment at which the copy may complete.
-fn land_one(state: &mut UnitState<'_, '_>, random: &mut Random) -> bool {
-    let in_flight = |block: &Block| block.copies_in_flight.len();
+/// Completes one copy in flight or one commit of operations on tensor memory, chosen at random. Called when no warp can run:
+/// this is the last moment at which it may complete. Returns whether there was one.
+fn land_one(state: &mut UnitState<'_, '_>, random: &mut Random) -> Result<bool, FaultKind> {
+    let commits =
+        |block: &Block| usize::from(block.tmem.as_ref().is_some_and(|of| of.has_commits()));
+    let in_flight = |block: &Block| block.copies_in_flight.len() + commits(block);
     let all: usize = state.blocks.iter().map(in_flight).sum();
     if all == 0 {
-        return false;
+        return Ok(false);
     }
     let mut at = random.below(all as u64) as usize;
     for block in 0..state.blocks.len() {
         let copies = state.blocks[block].copies_in_flight.len();
         if at < copies {
             land(state, block, at);
-            return true;
+            return Ok(true);
         }
         at -= copies;
+        let commits = commits(&state.blocks[block]);
+        if at < commits {
+            tmem::land(state, block)?;
+            return Ok(true);
+        }
+        at -= commits;
     }
-    false
+    Ok(false)
+}
+
+/// A fault of an operation that no warp executes.
+fn unit_fault(state: &UnitState<'_, '_>, kind: FaultKind) -> Box<Fault> {
+    Box::new(Fault {
+        kernel: state.context.kernel.name.clone(),
+        point: None,
+        block: Some(state.context.coordinates(state.block_number(0))),
+        warp: None,
+        lane: None,
+        kind,
+    })
 }
 
 fn fault<const L: usize>(
@@ -191,6 +217,15 @@ fn check_end<const L: usize>(
         if let Some(copy) = block.copies_in_flight.first() {
             let warp = &warps[at * state.context.warps];
             let kind = FaultKind::Unfinished(state.point(copy.point));
+            return Err(fault(state, warp, StepError { lane: None, kind }));
+        }
+        if let Some(tmem) = &block.tmem {
+            let warp = &warps[at * state.context.warps];
+            let kind = match tmem.started.first() {
+                Some(work) => FaultKind::Unfinished(state.point(work.point)),
+                None if tmem.holds_columns() => FaultKind::Tmem(TmemMisuse::NotFreed),
+                None => continue,
+            };
             return Err(fault(state, warp, StepError { lane: None, kind }));
         }
     }

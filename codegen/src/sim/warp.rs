@@ -9,6 +9,7 @@ use super::lanes::Row;
 use super::matrix::InFlightMatrixOp;
 use super::program::{Program, RegSlot};
 use super::state::UnitState;
+use super::tmem::WarpTmem;
 use crate::ir::{Operand, Reg, Scope};
 
 /// Why a step fails. The unit adds the program point, block and warp.
@@ -118,6 +119,7 @@ pub(super) struct Warp<const L: usize> {
     pub(super) bulk_groups: [u32; 64],
     pub(super) matrix_ops: Vec<InFlightMatrixOp>,
     pub(super) matrix_group: u32,
+    pub(super) tmem: WarpTmem,
     /// Hash of the warp-group operations so far; equal in all warps of a group.
     pub(super) group_op_hash: u64,
 
@@ -156,6 +158,7 @@ impl<const L: usize> Warp<L> {
             flag_poison: vec![!0; flags],
             tracks: program.matrix_groups,
             epoch: 1,
+            tmem: WarpTmem::new(clock.clone()),
             clock,
             partial: None,
             fenced: None,
@@ -267,7 +270,9 @@ impl<const L: usize> Warp<L> {
     }
 
     fn in_flight_fault(&self, state: &UnitState<'_, '_>, reg: Reg) -> FaultKind {
-        let by = self.matrix_op_of(state.slot(reg)).map_or(0, |op| op.point);
+        let slot = state.slot(reg);
+        let by = self.matrix_op_of(slot).map(|op| op.point).or(self.tmem.load_of(slot));
+        let by = by.unwrap_or(0);
         FaultKind::InFlight { what: state.name(reg), by: state.point(by) }
     }
 

@@ -75,6 +75,12 @@ pub enum Feature {
     MmaScale,
     /// `wgmma`.
     Wgmma,
+    /// Tensor memory and its products (`tcgen05`).
+    TensorMemory,
+    /// Products of tensor memory on int8.
+    TensorMemoryS8,
+    /// Products of tensor memory with scales in e4m3.
+    TensorMemoryE4m3Scales,
     /// MFMA 16x16x16 on 16-bit floats, 16x16x32 on bytes.
     Mfma,
     /// MFMA 16x16x32 on FP8 without negative zero.
@@ -189,6 +195,8 @@ pub const AVAILABILITY: &[Availability] = &[
     sm(Feature::Cluster, 90, 7, 8),
     sm(Feature::GridDependency, 90, 7, 8),
     arch_specific(Feature::SetMaxRegisters, 90, 8, 0),
+    arch_specific(Feature::SetMaxRegisters, 100, 8, 6),
+    arch_specific(Feature::SetMaxRegisters, 103, 8, 8),
     sm(Feature::NamedBarrier, 80, 7, 0),
     sm(Feature::LdMatrix, 80, 7, 0),
     sm(Feature::StMatrix, 90, 7, 8),
@@ -199,6 +207,11 @@ pub const AVAILABILITY: &[Availability] = &[
     arch_specific(Feature::MmaScale, 120, 8, 7),
     arch_specific(Feature::MmaScale, 121, 8, 8),
     arch_specific(Feature::Wgmma, 90, 8, 0),
+    arch_specific(Feature::TensorMemory, 100, 8, 6),
+    arch_specific(Feature::TensorMemory, 103, 8, 8),
+    arch_specific(Feature::TensorMemoryS8, 100, 8, 6),
+    arch_specific(Feature::TensorMemoryE4m3Scales, 100, 8, 7),
+    arch_specific(Feature::TensorMemoryE4m3Scales, 103, 8, 8),
     gfx(Feature::Mfma, CDNA),
     gfx(Feature::MfmaFnuz, CDNA3),
     gfx(Feature::MfmaE4m3, CDNA4),

@@ -76,6 +76,7 @@ impl Dialect for Writer<'_> {
             | Op::MatrixFence
             | Op::MatrixCommit
             | Op::MatrixWait { .. }
+            | Op::Tmem(_)
             | Op::GridWait
             | Op::GridLaunch => {
                 self.unsupported(op.needs());

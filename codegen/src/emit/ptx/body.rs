@@ -129,6 +129,7 @@ impl Dialect for Writer<'_> {
             Op::MatrixWait { pending } => {
                 self.line(&format!("wgmma.wait_group.sync.aligned {pending};"));
             }
+            Op::Tmem(op) => self.tmem(op),
             Op::GridWait => self.line("griddepcontrol.wait;"),
             Op::GridLaunch => self.line("griddepcontrol.launch_dependents;"),
         }

@@ -97,6 +97,11 @@ impl Writer<'_> {
     /// the tile at an index is computed once; a further offset is a sum, since an address in units of 16
     /// bytes does not leave its 14 bits.
     fn descriptor(&mut self, tile: &SharedTile, name: &str) {
+        self.descriptor_of_version(tile, 0, name);
+    }
+
+    /// The same with the bits that say for which instructions a descriptor is.
+    pub(super) fn descriptor_of_version(&mut self, tile: &SharedTile, version: u64, name: &str) {
         let block = &self.kernel.shared[tile.block.0 as usize];
         let bytes = block.word.bytes();
         let start = self.kernel.shared_map().blocks[tile.block.0 as usize];
@@ -106,7 +111,8 @@ impl Writer<'_> {
             Swizzle::B64 => (2, 1),
             Swizzle::B32 => (3, 1),
         };
-        let constant = mode << 62 | u64::from(tile.stride >> 4) << 32 | u64::from(leading) << 16;
+        let layout = mode << 62 | u64::from(tile.stride >> 4) << 32 | u64::from(leading) << 16;
+        let constant = layout | version;
         let first = match tile.index {
             Operand::Reg(index) => {
                 let key = AddressKey::Descriptor(bytes, start, constant, index);

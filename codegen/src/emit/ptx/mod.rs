@@ -16,6 +16,7 @@ mod body;
 mod matrix;
 mod memory;
 mod sync;
+mod tmem;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

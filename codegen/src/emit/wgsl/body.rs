@@ -83,6 +83,7 @@ impl Dialect for Writer<'_> {
             | Op::MatrixFence
             | Op::MatrixCommit
             | Op::MatrixWait { .. }
+            | Op::Tmem(_)
             | Op::GridWait
             | Op::GridLaunch => {}
         }

@@ -7,10 +7,11 @@
 //! [`Builder::set`]. The verifier reports wrong types, with the statement's number.
 //!
 //! `values` has arithmetic, `memory` loads, stores, copies and barriers, `matrix` the matrix
-//! operations.
+//! operations, `tmem` tensor memory.
 
 mod matrix;
 mod memory;
+mod tmem;
 mod values;
 
 use std::collections::HashMap;
@@ -47,6 +48,7 @@ impl Builder {
             tensors: Vec::new(),
             shared: Vec::new(),
             barriers: Vec::new(),
+            tmem_columns: 0,
             launch,
             registers: Vec::new(),
             body: Vec::new(),

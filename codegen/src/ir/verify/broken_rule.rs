@@ -141,6 +141,17 @@ pub enum ValueError {
         /// The byte of the first one.
         byte: u32,
     },
+    /// The number of registers of a warp's load or store of tensor memory.
+    #[error("{0} registers of tensor memory; must be a power of two from 1 to 128")]
+    TmemRegisters(usize),
+    /// An N that a product of tensor memory does not have.
+    #[error("{product} has no N of {n}")]
+    ProductColumns {
+        /// The product.
+        product: &'static str,
+        /// N.
+        n: u32,
+    },
     /// A matrix operation of a warp group that does not add to its own result.
     #[error("in warp-group scope c must be d")]
     Accumulator,
@@ -186,4 +197,44 @@ pub enum RoleError {
     /// A number of registers for a part of a warp group.
     #[error("`{0}` sets its number of registers, and is not made of whole warp groups")]
     PartialWarpGroup(String),
+}
+
+/// A rule of tensor memory that a kernel breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TmemError {
+    /// An operation in a kernel that declares no columns.
+    #[error("the kernel declares no columns")]
+    Undeclared,
+    /// A number of columns that cannot be allocated.
+    #[error("{0} columns; must be a power of two from 32 to 512")]
+    Columns(u32),
+    /// More resident blocks than the columns are enough for: they would wait for each other.
+    #[error("{blocks} resident blocks of {columns} columns; a multiprocessor has 512")]
+    ResidentColumns {
+        /// Blocks that are to be resident together.
+        blocks: u32,
+        /// Columns of each.
+        columns: u32,
+    },
+    /// A kernel that allocates or frees its columns several times, or not at all.
+    #[error("the kernel {what} its columns {times} times, not once")]
+    NotOnce {
+        /// `allocates` or `frees`.
+        what: &'static str,
+        /// How often.
+        times: usize,
+    },
+    /// An allocation, or its end, that a loop may repeat.
+    #[error("columns are allocated or freed in a loop")]
+    InLoop,
+    /// An allocation in the program of some warps, which the programs of others are not after.
+    #[error("columns are allocated in a role")]
+    InRole,
+    /// An operation before the allocation.
+    #[error("tensor memory is used before its allocation")]
+    BeforeAllocation,
+    /// An address that lanes of a warp have to give alike.
+    #[error("the address `{0}` of tensor memory may differ between the lanes of a warp")]
+    VaryingAddress(String),
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::broken_rule::{DeclarationError, LaunchError, RoleError, ValueError};
+use super::broken_rule::{DeclarationError, LaunchError, RoleError, TmemError, ValueError};
 use crate::ir::{Access, Type, Uniformity};
 use crate::target::Feature;
 
@@ -117,8 +117,8 @@ pub enum VerifyErrorKind {
     /// A register that is not written on every path to this statement.
     #[error("`{0}` is read where it may not have been written")]
     Undefined(String),
-    /// A register that a matrix operation in flight uses.
-    #[error("`{0}` is used by a matrix operation in flight")]
+    /// A register that a matrix operation in flight uses, or that a load from tensor memory writes.
+    #[error("`{0}` is used by an operation in flight")]
     InFlight(String),
     /// An accumulator that is used while a group of matrix operations is in flight, in a loop where a
     /// group is in flight from one iteration to the next: the assembler waits for all of them.
@@ -210,6 +210,9 @@ pub enum VerifyErrorKind {
         /// Registers of a thread at launch.
         per: u32,
     },
+    /// A rule of tensor memory.
+    #[error("tensor memory: {0}")]
+    Tmem(#[from] TmemError),
     /// A loop that writes its own counter.
     #[error("the loop's body writes its counter `{0}`")]
     CounterWritten(String),

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Findings, VerifyErrorKind};
+use super::{Findings, TmemError, VerifyErrorKind};
 use crate::ir::operation::{Effect, Operation, OperationPart, ResultUniformity};
 use crate::ir::{
     Access, Accumulator, Body, BufferId, MatrixOperand, Op, Operand, Reg, Space, Statement,
@@ -49,6 +49,8 @@ struct State {
     closed: VecDeque<Group>,
     /// Accumulators of warp-group matrix operations so far.
     accumulators: BTreeSet<Reg>,
+    /// Registers that loads from tensor memory in flight write.
+    loading: BTreeSet<Reg>,
     /// Whether the kernel has waited for earlier grids.
     waited: bool,
 }
@@ -66,6 +68,7 @@ impl State {
             group.join(other);
         }
         self.accumulators.extend(other.accumulators);
+        self.loading.extend(other.loading);
         self.waited &= other.waited;
         self
     }
@@ -191,7 +194,8 @@ impl<'k> Flow<'_, 'k> {
         if !state.written.contains(&reg) {
             self.report(VerifyErrorKind::Undefined(self.findings.name(reg)));
         }
-        if state.groups().any(|group| group.writes.contains(&reg)) {
+        let by_group = state.groups().any(|group| group.writes.contains(&reg));
+        if by_group || state.loading.contains(&reg) {
             self.report(VerifyErrorKind::InFlight(self.findings.name(reg)));
         }
         self.touched(reg, state);
@@ -214,7 +218,8 @@ impl<'k> Flow<'_, 'k> {
             let name = self.findings.name(reg);
             self.report(VerifyErrorKind::NotUniform { name, promised, found });
         }
-        if state.groups().any(|group| group.writes.contains(&reg) || group.reads.contains(&reg)) {
+        let used = |group: &Group| group.writes.contains(&reg) || group.reads.contains(&reg);
+        if state.groups().any(used) || state.loading.contains(&reg) {
             self.report(VerifyErrorKind::InFlight(self.findings.name(reg)));
         }
         self.touched(reg, state);
@@ -234,6 +239,14 @@ impl<'k> Flow<'_, 'k> {
             Effect::MatrixFence => state.unfenced.clear(),
             Effect::MatrixCommit => state.closed.push_front(std::mem::take(&mut state.open)),
             Effect::MatrixWait(pending) => state.closed.truncate(pending as usize),
+            Effect::TmemWaitLoads => state.loading.clear(),
+            Effect::TmemLoad => {}
+        }
+        if let Op::Tmem(op) = op
+            && let Some(Operand::Reg(reg)) = op.collective()
+            && self.uniformity(reg.into()) < Uniformity::Warp
+        {
+            self.report(TmemError::VaryingAddress(self.findings.name(reg)).into());
         }
         for operand in row.reads() {
             self.read(operand, state);
@@ -251,6 +264,9 @@ impl<'k> Flow<'_, 'k> {
         let found = self.result(&row, control);
         for reg in row.writes() {
             self.write(reg, found, state);
+        }
+        if let Effect::TmemLoad = row.effect {
+            state.loading.extend(row.writes());
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! In: a [`Kernel`]. Out: a [`Verified`] kernel, which emitters and the simulator require, or every
 //! [`VerifyError`] found. `error` has the errors, `broken_rule` the rules behind some of them;
-//! `interface` checks declarations and launch, `operations` each operation alone, `flow` the control
+//! `interface` checks declarations and launch, `operations` each operation alone, `tmem` where tensor memory is allocated and
+//! freed, `flow` the control
 //! flow: uniformity, registers written before they are read, matrix operations in flight, the wait
 //! for earlier grids. The simulator checks what depends on run-time values: bounds, races, copies in
 //! flight.
@@ -12,10 +13,11 @@ mod error;
 mod flow;
 mod interface;
 mod operations;
+mod tmem;
 
 use super::{Kernel, Reg, Register};
 
-pub use broken_rule::{DeclarationError, LaunchError, RoleError, ValueError};
+pub use broken_rule::{DeclarationError, LaunchError, RoleError, TmemError, ValueError};
 pub use error::{VerifyError, VerifyErrorKind, VerifyErrors};
 
 /// A value that has passed the verifier. Only [`verify`] makes one.
@@ -39,6 +41,7 @@ pub fn verify(kernel: Kernel) -> Result<Verified<Kernel>, VerifyErrors> {
     interface::check(&mut findings);
     // The dataflow analysis needs every register to be declared.
     operations::check(&mut findings);
+    tmem::check(&mut findings);
     if findings.errors.is_empty() {
         flow::check(&mut findings);
     }

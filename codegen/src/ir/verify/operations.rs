@@ -268,6 +268,7 @@ impl<'k> Walk<'_, 'k> {
             Op::MatrixLoad { dst, .. } => self.matrices(dst.len()),
             Op::MatrixStore { values, .. } => self.matrices(values.len()),
             Op::Matrix { .. } => self.matrix(op),
+            Op::Tmem(op) => super::tmem::numbers(op).into_iter().for_each(|kind| self.report(kind)),
             Op::Comment(_)
             | Op::Copy { .. }
             | Op::Uniform { .. }

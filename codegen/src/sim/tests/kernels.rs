@@ -30,11 +30,11 @@ pub(super) const ALL: &[(&str, Make)] = &[
     ("neighbours", neighbours),
 ];
 
-fn chip(name: &str) -> &'static Target {
+pub(super) fn chip(name: &str) -> &'static Target {
     target(name).expect("a target of the table")
 }
 
-fn launch(blocks: u32, threads: u32) -> LaunchConfig {
+pub(super) fn launch(blocks: u32, threads: u32) -> LaunchConfig {
     LaunchConfig {
         grid: [Extent::Constant(blocks), Extent::Constant(1), Extent::Constant(1)],
         threads,
@@ -44,16 +44,22 @@ fn launch(blocks: u32, threads: u32) -> LaunchConfig {
     }
 }
 
-fn buffer(b: &mut Builder, name: &str, word: Word, access: Access, len: u32) -> BufferId {
+pub(super) fn buffer(
+    b: &mut Builder,
+    name: &str,
+    word: Word,
+    access: Access,
+    len: u32,
+) -> BufferId {
     b.buffer(name, word, access, &[Extent::Constant(len)], "[i]")
 }
 
-fn numbers(seed: u64, len: u32) -> Vec<u32> {
+pub(super) fn numbers(seed: u64, len: u32) -> Vec<u32> {
     let mut random = Random::new(seed);
     (0..len).map(|_| random.next() as u32).collect()
 }
 
-fn of(reg: Reg) -> Operand {
+pub(super) fn of(reg: Reg) -> Operand {
     reg.into()
 }
 
@@ -161,18 +167,18 @@ pub(super) fn pipeline() -> Case {
 }
 
 /// Small integers as bf16, so that every sum is exact.
-fn small(seed: u64, len: usize) -> Vec<f32> {
+pub(super) fn small(seed: u64, len: usize) -> Vec<f32> {
     let mut random = Random::new(seed);
     (0..len).map(|_| random.below(17) as f32 - 8.0).collect()
 }
 
-fn bf16_words(values: &[f32]) -> Vec<u32> {
+pub(super) fn bf16_words(values: &[f32]) -> Vec<u32> {
     let code = |x: f32| u32::from(narrow(Half::Bf16, f64::from(x)));
     values.chunks(2).map(|pair| code(pair[0]) | code(pair[1]) << 16).collect()
 }
 
 /// c[m][n] = sum over k of a[m][k] b[n][k], as bits of f32.
-fn product_of(a: &[f32], b: &[f32], [m, n, k]: [usize; 3]) -> Vec<u32> {
+pub(super) fn product_of(a: &[f32], b: &[f32], [m, n, k]: [usize; 3]) -> Vec<u32> {
     let element = |at: usize| {
         let (row, column) = (at / n, at % n);
         let sum: f32 = (0..k).map(|k_at| a[row * k + k_at] * b[column * k + k_at]).sum();

@@ -1,11 +1,12 @@
 //! Tests of the simulator: small kernels of each kind (`kernels`) give the correct result with
 //! every seed (`correct`); the same kernels with an injected fault are reported by the right
-//! detector (`faults`).
+//! detector (`faults`). `tmem` has both of tensor memory.
 
 mod arithmetic;
 mod correct;
 mod faults;
 mod kernels;
+mod tmem;
 
 use super::{Arguments, Fault, Report, SimulationOptions, run_unverified};
 use crate::ir::Kernel;
