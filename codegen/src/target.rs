@@ -4,7 +4,7 @@ mod class;
 mod feature;
 mod half;
 mod matrix;
-mod tmem;
+pub mod tmem;
 
 use std::fmt;
 
@@ -14,10 +14,7 @@ pub use half::Half;
 pub use matrix::{
     Element, MATRIX_OPS, MatrixOp, MatrixScope, ScaleCode, ScaleLanes, Scaling, matrix_op,
 };
-pub use tmem::{
-    TMEM_COLUMNS, TMEM_LANES, TMEM_PRODUCTS, TMEM_WARP_LANES, TmemProduct, TmemScaling,
-    tmem_product,
-};
+pub use tmem::{TMEM_COLUMNS, TMEM_LANES, TMEM_WARP_LANES};
 
 /// A kind of device, or instruction set, on which products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

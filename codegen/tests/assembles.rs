@@ -6,10 +6,14 @@ use quantloom_tests::tools::{clang, ptxas};
 
 use crate::kernels;
 
+/// NVIDIA's targets.
+const NVIDIA: [&str; 8] =
+    ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120", "sm_120a", "sm_121a"];
+
 #[test]
 fn every_operation_assembles() {
     let ptxas = ptxas::find();
-    for target in ["sm_80", "sm_89", "sm_90a", "sm_120", "sm_120a", "sm_121a"] {
+    for target in NVIDIA {
         for kernel in kernels::all(target) {
             let name = kernel.name.clone();
             let kernel = verify(kernel).unwrap_or_else(|refusals| panic!("{target}: {refusals}"));

@@ -379,7 +379,7 @@ impl Op {
             Self::Matrix { op, d, a, b, c, scales } => {
                 let ty = Is(if op.d == Element::F32 { F32 } else { U32 });
                 let (control, effect) = match op.scope {
-                    MatrixScope::Warp => (Warp, Effect::None),
+                    MatrixScope::Warp | MatrixScope::TensorMemory => (Warp, Effect::None),
                     MatrixScope::WarpGroup => (WarpGroup, Effect::MatrixStart),
                 };
                 let mut row =

@@ -1,5 +1,5 @@
-//! Operations on tensor memory. Each variant's documentation is its definition; [`crate::target`]'s table of products has
-//! the layouts of their operands.
+//! Operations on tensor memory. Each variant's documentation is its definition; [`crate::target::tmem`] says where the
+//! operands of products are.
 //!
 //! A kernel has one allocation, of [`Kernel::tmem_columns`](super::Kernel::tmem_columns) columns. An address is a word:
 //! the column in the low 16 bits, the lane above. Addresses are added like numbers.
@@ -15,8 +15,7 @@
 //! [`TmemOp::FenceAfter`] before its own. Source: PTX ISA 9.1, "Memory Consistency Model for 5th generation of TensorCore
 //! operations".
 
-use super::{Address, BarrierRef, Operand, Reg, SharedTile};
-use crate::target::TmemProduct;
+use super::{Address, BarrierRef, MatrixOp, Operand, Reg, SharedTile};
 
 /// A place in tensor memory: `column` columns after an address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,8 +88,8 @@ pub enum TmemOp {
     },
     /// Starts D = A B + D, or A B. By one thread.
     Product {
-        /// The product.
-        product: &'static TmemProduct,
+        /// The instruction, whose scope is [`MatrixScope::TensorMemory`](super::MatrixScope::TensorMemory).
+        op: &'static MatrixOp,
         /// N.
         n: u32,
         /// The first column of D, in lane 0.

@@ -350,7 +350,7 @@ fn name(statement: &Statement) -> String {
         Statement::Op(Op::Ternary { op, .. }) => format!("{op:?}"),
         Statement::Op(Op::Compare { op, .. }) => format!("{op:?}"),
         Statement::Op(Op::Matrix { op, .. }) => op.name.to_owned(),
-        Statement::Op(Op::Tmem(TmemOp::Product { product, .. })) => product.name.to_owned(),
+        Statement::Op(Op::Tmem(TmemOp::Product { op, .. })) => op.name.to_owned(),
         Statement::Op(Op::Tmem(op)) => format!("Tmem{}", variant(op)),
         Statement::Op(op) => variant(op),
         other => variant(other),

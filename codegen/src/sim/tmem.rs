@@ -21,12 +21,10 @@ use super::shared::{AccessConflict, SharedMemory};
 use super::state::{LaunchContext, UnitState};
 use super::warp::{StepResult, WRITTEN_IN_FLIGHT, Warp, fail, fail_at, lanes_of};
 use crate::ir::{
-    Address, BarrierRef, Operand, Reg, SharedId, SharedTile, Space, TmemAddress, TmemOp,
-    TmemOperand, TmemScale,
+    Address, BarrierRef, Element, MatrixOp, Operand, Reg, Scaling, SharedId, SharedTile, Space,
+    TmemAddress, TmemOp, TmemOperand, TmemScale,
 };
-use crate::target::{
-    ScaleCode, TMEM_COLUMNS, TMEM_LANES, TMEM_WARP_LANES, TmemProduct, TmemScaling,
-};
+use crate::target::{ScaleCode, TMEM_COLUMNS, TMEM_LANES, TMEM_WARP_LANES};
 
 /// Tensor memory of a block.
 pub(super) struct TensorMemory {
@@ -60,7 +58,7 @@ enum InFlightKind {
 }
 
 struct Product {
-    product: &'static TmemProduct,
+    op: &'static MatrixOp,
     n: u32,
     d: Range<u32>,
     adds: bool,
@@ -227,8 +225,8 @@ impl<const L: usize> Warp<L> {
             TmemOp::WaitLoads => self.tmem_wait_loads(state),
             TmemOp::WaitStores => self.tmem_wait_stores(state),
             TmemOp::Copy { to, from } => self.tmem_copy(state, point, to, from),
-            TmemOp::Product { product, n, d, a, b, adds, scales } => {
-                self.tmem_product(state, point, (product, *n), (d, *adds), (a, b), scales.as_ref())
+            TmemOp::Product { op, n, d, a, b, adds, scales } => {
+                self.tmem_product(state, point, (op, *n), (d, *adds), (a, b), scales.as_ref())
             }
             TmemOp::Commit { barrier } => self.tmem_commit(state, barrier),
             TmemOp::FenceBefore => {
@@ -546,7 +544,7 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (product, n): (&'static TmemProduct, u32),
+        (op, n): (&'static MatrixOp, u32),
         (d, adds): (&TmemAddress, Operand),
         (a, b): (&TmemOperand, &SharedTile),
         scales: Option<&[TmemScale; 2]>,
@@ -556,20 +554,20 @@ impl<const L: usize> Warp<L> {
         let adds = self.flag(state, adds, self.active)? >> lane & 1 == 1;
         let d = self.tmem_all_lanes(state, d, n)?;
         self.tmem_accumulator(state, point, (&d, adds), by)?;
-        let bytes = |bits: u32| product.k * bits / 8;
+        let bytes = |bits: u32| op.shape[2] * bits / 8;
         let a = match a {
             TmemOperand::Shared(tile) => {
                 let of = (0, TMEM_LANES);
-                let bytes = bytes(product.a.bits());
+                let bytes = bytes(op.a.bits());
                 ProductOperand::Shared(self.start_tile_read(state, point, tile, of, bytes, by.1)?)
             }
             TmemOperand::Tmem(at) => {
-                let place = self.tmem_all_lanes(state, at, product.a_columns())?;
+                let place = self.tmem_all_lanes(state, at, op.a_columns())?;
                 self.tmem_read_operand(state, point, &place, by)?;
                 ProductOperand::Tmem(place.columns)
             }
         };
-        let b = self.start_tile_read(state, point, b, (0, n), bytes(product.b.bits()), by.1)?;
+        let b = self.start_tile_read(state, point, b, (0, n), bytes(op.b.bits()), by.1)?;
         let scales = match scales {
             None => None,
             Some([of_a, of_b]) => {
@@ -577,7 +575,7 @@ impl<const L: usize> Warp<L> {
                 Some([of_a, self.tmem_scales(state, point, (of_b, n), by)?])
             }
         };
-        let what = InFlightKind::Product(Product { product, n, d: d.columns, adds, a, b, scales });
+        let what = InFlightKind::Product(Product { op, n, d: d.columns, adds, a, b, scales });
         self.tmem_of(state)?.started.push(InFlight { by, point, what });
         Ok(())
     }
@@ -730,9 +728,9 @@ fn finish(
             }
         }
         InFlightKind::Product(of) => {
-            let product = of.product;
+            let (op, k) = (of.op, of.op.shape[2]);
             let a = match &of.a {
-                ProductOperand::Shared(segments) => elements(product.a, &shared(segments)),
+                ProductOperand::Shared(segments) => elements(op.a, &shared(segments)),
                 ProductOperand::Tmem(columns) => {
                     let place = Place { lanes: 0..TMEM_LANES, columns: columns.clone() };
                     let mut bytes = Vec::new();
@@ -741,16 +739,16 @@ fn finish(
                         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
                         tmem.cells.end_read(&tmem_reader, lane, range);
                     }
-                    elements(product.a, &bytes)
+                    elements(op.a, &bytes)
                 }
             };
-            let b = elements(product.b, &shared(&of.b));
+            let b = elements(op.b, &shared(&of.b));
             let [mut a, mut b] = [a, b];
-            if let (Some(scaling), Some([of_a, of_b])) = (product.scaling, &of.scales) {
-                scale(tmem, (&mut a, product.k), scaling, of_a, (&tmem_reader, lane))?;
-                scale(tmem, (&mut b, product.k), scaling, of_b, (&tmem_reader, lane))?;
+            if let (Some(scaling), Some([of_a, of_b])) = (op.scaling, &of.scales) {
+                scale(tmem, (&mut a, k), scaling, of_a, (&tmem_reader, lane))?;
+                scale(tmem, (&mut b, k), scaling, of_b, (&tmem_reader, lane))?;
             }
-            let k = product.k as usize;
+            let k = k as usize;
             for row in 0..TMEM_LANES {
                 let range = (cell(row, of.d.start), 4 * of.n);
                 let old = of.adds.then(|| tmem.words(range));
@@ -758,9 +756,9 @@ fn finish(
                 let sums = (0..of.n as usize).map(|column| {
                     let products = a.iter().zip(&b[column * k..][..k]).map(|(a, b)| a * b);
                     let addend = old.as_ref().map(|old| old[column]);
-                    let fp8 = product.a == crate::target::Element::E4m3;
-                    let cut = truncate && fp8 && product.scaling.is_none();
-                    summed(products, addend, product.d, cut)
+                    let fp8 = op.a == Element::E4m3;
+                    let cut = truncate && fp8 && op.scaling.is_none();
+                    summed(products, addend, op.d, cut)
                 });
                 let bytes: Vec<u8> = sums.flat_map(u32::to_le_bytes).collect();
                 tmem.cells.land(range.0, &bytes, record, 0);
@@ -786,7 +784,7 @@ fn finish(
 fn scale(
     tmem: &mut TensorMemory,
     (elements, k): (&mut [f64], u32),
-    scaling: TmemScaling,
+    scaling: Scaling,
     scales: &ScaleWords,
     (who, lane): (&Observer<'_>, u8),
 ) -> Result<(), FaultKind> {

@@ -58,6 +58,8 @@ pub enum MatrixScope {
     Warp,
     /// A warp group; the result is in flight until `ir::Op::MatrixWait`.
     WarpGroup,
+    /// One thread; D is in tensor memory ([`tmem`](super::tmem)), whose lanes are those of the row's layouts.
+    TensorMemory,
 }
 
 /// A matrix instruction.
@@ -161,11 +163,11 @@ impl Element {
 }
 
 impl MatrixOp {
-    /// Threads that execute it.
+    /// Threads that execute it; lanes of the layouts.
     pub fn threads(&self, warp: u32) -> u32 {
         match self.scope {
             MatrixScope::Warp => warp,
-            MatrixScope::WarpGroup => 4 * warp,
+            MatrixScope::WarpGroup | MatrixScope::TensorMemory => 4 * warp,
         }
     }
 
@@ -199,6 +201,8 @@ const PTX_MMA_SCALE: &str = "PTX ISA, Block Scaling for mma.sync; Matrix Fragmen
     mma.m16n8k64; lanes of scales as in CUTLASS's MMA_Traits of SM120_16x8x32_TN_VS and SM120_16x8x64_TN_VS";
 const PTX_WGMMA16: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk16";
 const PTX_WGMMA8: &str = "PTX ISA, Register Fragments for wgmma.mma_async.m64nNk32";
+const PTX_TCGEN05: &str = "PTX ISA 9.1, TensorCore 5th Generation Instructions; words of scales as in \
+    CUTLASS's layouts of SM100 block-scaled products";
 const AMD_MFMA: &str =
     "AMD CDNA3 ISA, Matrix Arithmetic Instructions; amd_matrix_instruction_calculator";
 const AMD_MFMA_950: &str = "AMD CDNA4 ISA, Matrix Arithmetic Instructions";
@@ -264,6 +268,43 @@ macro_rules! wgmma {
             },
         }
     };
+}
+
+/// A product of tensor memory; D is `[128, 8]` or wider.
+const fn tcgen05(
+    name: &'static str,
+    mnemonic: &'static str,
+    (element, d): (Element, Element),
+    scaling: Option<Scaling>,
+    needs: Feature,
+) -> MatrixOp {
+    MatrixOp {
+        name,
+        mnemonic,
+        shape: [128, 8, 256 / element.bits()],
+        a: element,
+        b: element,
+        d,
+        scope: MatrixScope::TensorMemory,
+        copies: 1,
+        a_layout: match element.bits() {
+            16 => "[k:2 ; k/2:8 ; n:128]",
+            8 => "[k:4 ; k/4:8 ; n:128]",
+            _ => "[k:8 ; k/8:8 ; n:128]",
+        },
+        b_layout: "",
+        d_layout: "[ ; k:8 ; n:128]",
+        scaling,
+        needs,
+        cite: PTX_TCGEN05,
+    }
+}
+
+/// Scales of a product of tensor memory: of A, lane l has those of row l; of B, of column l.
+const fn tcgen05_scaling(columns: u32, code: ScaleCode, [a, b]: [&'static str; 2]) -> Scaling {
+    let a = ScaleLanes { layout: a, bits: 0x7f };
+    let b = ScaleLanes { layout: b, bits: 0x07 };
+    Scaling { columns, code, a, b }
 }
 
 macro_rules! mfma {
@@ -474,6 +515,13 @@ pub const MATRIX_OPS: &[MatrixOp] = &[
     wgmma!(160, 20, 32, S8, S32, "s8", "s32.s8.s8"),
     wgmma!(192, 24, 32, S8, S32, "s8", "s32.s8.s8"),
     wgmma!(256, 32, 32, S8, S32, "s8", "s32.s8.s8"),
+    tcgen05("tcgen05.bf16", "tcgen05.mma.cta_group::1.kind::f16", (Element::Bf16, Element::F32), None, Feature::TensorMemory),
+    tcgen05("tcgen05.f16", "tcgen05.mma.cta_group::1.kind::f16", (Element::F16, Element::F32), None, Feature::TensorMemory),
+    tcgen05("tcgen05.e4m3", "tcgen05.mma.cta_group::1.kind::f8f6f4", (Element::E4m3, Element::F32), None, Feature::TensorMemory),
+    tcgen05("tcgen05.s8", "tcgen05.mma.cta_group::1.kind::i8", (Element::S8, Element::S32), None, Feature::TensorMemoryS8),
+    tcgen05("tcgen05.scale.e4m3", "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X", (Element::E4m3, Element::F32), Some(tcgen05_scaling(32, ScaleCode::E8m0, ["[ ; ; n:128]", "[ ; ; n:8]"])), Feature::TensorMemory),
+    tcgen05("tcgen05.scale.e2m1", "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::2X", (Element::E2m1, Element::F32), Some(tcgen05_scaling(32, ScaleCode::E8m0, ["[k:2 ; ; n:128]", "[k:2 ; ; n:8]"])), Feature::TensorMemory),
+    tcgen05("tcgen05.scale.e2m1.e4m3", "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X", (Element::E2m1, Element::F32), Some(tcgen05_scaling(16, ScaleCode::UnsignedE4m3, ["[k:4 ; ; n:128]", "[k:4 ; ; n:8]"])), Feature::TensorMemoryE4m3Scales),
     mfma!("mfma.16x16x16.bf16", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k", 16, Bf16, F32, "[k:2 ; k/2:2 ; n:16, k/4:4]", Mfma, AMD_MFMA),
     mfma!("mfma.16x16x16.f16", "__builtin_amdgcn_mfma_f32_16x16x16f16", 16, F16, F32, "[k:2 ; k/2:2 ; n:16, k/4:4]", Mfma, AMD_MFMA),
     mfma!("mfma.16x16x32.s8", "__builtin_amdgcn_mfma_i32_16x16x32_i8", 32, S8, S32, "[k:4 ; k/4:2 ; n:16, k/8:4]", Mfma, AMD_MFMA),

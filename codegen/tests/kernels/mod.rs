@@ -9,6 +9,7 @@ pub mod products;
 pub mod stacked;
 pub mod stored;
 pub mod tiles;
+pub mod tmem;
 
 use quantloom_codegen::ir::*;
 use quantloom_codegen::target::{Feature, Target, target};
@@ -480,5 +481,6 @@ pub fn all(name: &str) -> Vec<Kernel> {
     if target.has(Feature::Wgmma) {
         kernels.push(warp_groups());
     }
+    kernels.extend(tmem::operations(target));
     kernels
 }

@@ -19,6 +19,8 @@ impl Writer<'_> {
         match op.scope {
             MatrixScope::Warp => self.warp_matrix(op, d, (a, b), (c, scales)),
             MatrixScope::WarpGroup => self.warp_group_matrix(op, d, a, b, c),
+            // The verifier has refused it.
+            MatrixScope::TensorMemory => {}
         }
     }
 

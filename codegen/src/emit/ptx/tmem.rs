@@ -57,11 +57,11 @@ impl Writer<'_> {
                 self.descriptor_of_version(&tile, VERSION, &format!("a{n}"));
                 self.line(&format!("tcgen05.cp.cta_group::1.32x128b.warpx4 [{to}], a{n}; }}"));
             }
-            TmemOp::Product { product, n, d, a, b, adds, scales } => {
+            TmemOp::Product { op, n, d, a, b, adds, scales } => {
                 let label = self.label();
                 let d = self.tmem_address(*d);
                 let bytes = scales.map_or([0, 0], |of| of.map(|scale: TmemScale| scale.byte));
-                let descriptor = product.descriptor(*n, bytes);
+                let descriptor = op.tmem_descriptor(*n, bytes);
                 self.line(&format!("{{ .reg .pred keep; .reg .b64 a{label}, b{label};"));
                 match adds {
                     Operand::Reg(reg) => {
@@ -86,9 +86,9 @@ impl Writer<'_> {
                     .flatten()
                     .map(|scale| format!(", [{}]", self.tmem_address(scale.at)))
                     .collect();
-                let (kind, descriptor) = (product.kind, self.in_register(descriptor.into()));
+                let (mnemonic, descriptor) = (op.mnemonic, self.in_register(descriptor.into()));
                 self.line(&format!(
-                    "tcgen05.mma.cta_group::1.{kind} [{d}], {a}, b{label}, {descriptor}{scales}, keep; }}"
+                    "{mnemonic} [{d}], {a}, b{label}, {descriptor}{scales}, keep; }}"
                 ));
             }
             TmemOp::Commit { barrier } => {

@@ -2,10 +2,9 @@
 
 use super::Builder;
 use crate::ir::{
-    Address, BarrierRef, Op, Operand, Reg, SharedTile, TmemAddress, TmemOp, TmemOperand, TmemScale,
-    Type, Uniformity,
+    Address, BarrierRef, MatrixOp, Op, Operand, Reg, SharedTile, TmemAddress, TmemOp, TmemOperand,
+    TmemScale, Type, Uniformity,
 };
-use crate::target::TmemProduct;
 
 impl TmemAddress {
     /// The place at an address.
@@ -47,12 +46,12 @@ impl Builder {
     /// Starts D = A B, plus D where `adds`.
     pub fn tmem_product(
         &mut self,
-        (product, n): (&'static TmemProduct, u32),
+        (op, n): (&'static MatrixOp, u32),
         (d, adds): (TmemAddress, Operand),
         (a, b): (TmemOperand, SharedTile),
         scales: Option<[TmemScale; 2]>,
     ) {
-        self.tmem(TmemOp::Product { product, n, d, a, b, adds, scales });
+        self.tmem(TmemOp::Product { op, n, d, a, b, adds, scales });
     }
 
     /// One arrival at an mbarrier when the thread's products and copies are complete.

@@ -52,13 +52,12 @@ impl TmemOp {
                 let parts = [base(to), show(&to.column), from];
                 row(Class::AsyncCopy, Feature::TensorMemory, "tmem copy {} + {} = {}", parts)
             }
-            Self::Product { product, n, d, a, b, adds, scales } => {
+            Self::Product { op, n, d, a, b, adds, scales } => {
                 let adds = read("adds", Expected::Is(Type::Pred), adds);
-                let mut row =
-                    row(Class::Matrix, product.needs, "", []).then(product.name, []).then(
-                        " n {} d({} + {}) where {} is added",
-                        [show(n), base(d), show(&d.column), adds],
-                    );
+                let mut row = row(Class::Matrix, op.needs, "", []).then(op.name, []).then(
+                    " n {} d({} + {}) where {} is added",
+                    [show(n), base(d), show(&d.column), adds],
+                );
                 row = match a {
                     TmemOperand::Shared(tile) => row.tile(" a({}", tile),
                     TmemOperand::Tmem(at) => row.then(" a({} + {})", [base(at), show(&at.column)]),

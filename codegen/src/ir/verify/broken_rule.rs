@@ -144,6 +144,9 @@ pub enum ValueError {
     /// The number of registers of a warp's load or store of tensor memory.
     #[error("{0} registers of tensor memory; must be a power of two from 1 to 128")]
     TmemRegisters(usize),
+    /// An instruction of another scope than the operation's: of tensor memory, or not.
+    #[error("{0} is an instruction of another kind of operation")]
+    InstructionScope(&'static str),
     /// An N that a product of tensor memory does not have.
     #[error("{product} has no N of {n}")]
     ProductColumns {

@@ -441,6 +441,9 @@ impl<'k> Walk<'_, 'k> {
 
     fn matrix(&mut self, statement: &'k Op) {
         let Op::Matrix { op, d, a, b, c, scales } = statement else { return };
+        if op.scope == MatrixScope::TensorMemory {
+            return self.report(ValueError::InstructionScope(op.name).into());
+        }
         let warp = self.findings.kernel.target.gpu.map_or(32, |gpu| gpu.warp);
         let [in_a, in_b, in_d] = op.registers(warp).map(|count| count as usize);
         self.count("d", in_d, d.len());

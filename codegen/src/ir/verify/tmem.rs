@@ -1,7 +1,7 @@
 //! Tensor memory: its declaration, where it is allocated and freed, and the numbers of its operations.
 
 use super::{Findings, TmemError, ValueError, VerifyErrorKind};
-use crate::ir::{Body, Kernel, Op, Statement, TmemOp};
+use crate::ir::{Body, Kernel, MatrixScope, Op, Statement, TmemOp};
 use crate::target::{Feature, TMEM_COLUMNS};
 
 /// Checks the declaration, and that the kernel allocates before all else and frees once.
@@ -108,12 +108,15 @@ pub(super) fn numbers(op: &TmemOp) -> Vec<VerifyErrorKind> {
     match op {
         TmemOp::Load { dst, .. } => registers(dst.len()).into_iter().collect(),
         TmemOp::Store { values, .. } => registers(values.len()).into_iter().collect(),
-        TmemOp::Product { product, n, scales, .. } => {
+        TmemOp::Product { op, n, scales, .. } => {
             let mut errors: Vec<VerifyErrorKind> = Vec::new();
-            if !product.has_columns(*n) {
-                errors.push(ValueError::ProductColumns { product: product.name, n: *n }.into());
+            if op.scope != MatrixScope::TensorMemory {
+                return vec![ValueError::InstructionScope(op.name).into()];
             }
-            let of_row = product.row_scales();
+            if !op.has_columns(*n) {
+                errors.push(ValueError::ProductColumns { product: op.name, n: *n }.into());
+            }
+            let of_row = op.row_scales();
             let (expected, found) =
                 (if of_row > 0 { 2 } else { 0 }, scales.iter().flatten().count());
             if expected != found {

@@ -8,10 +8,9 @@ use crate::ir::{
     Access, Address, BarrierId, BarrierRef, Binary, BufferId, Builder, Extent, Kernel, Op, Operand,
     Reg, Register, RegisterId, SharedId, SharedTile, Special, Statement, Swizzle, TensorId,
     TensorMap, TmemAddress, TmemError, TmemOp, TmemOperand, TmemScale, Type, Unary, Uniformity,
-    VerifyErrorKind, Width, Word, verify,
+    VerifyErrorKind, Width, Word, matrix_op, verify,
 };
 use crate::sim::{Arguments, Contents};
-use crate::target::tmem_product;
 use quantloom_dsl::format::{E2M1, E4M3};
 
 /// Every kernel, with a name.
@@ -127,7 +126,7 @@ fn shared() -> Case {
         unreachable!("declared")
     };
     let (full, done, base) = (parts.full, parts.done, parts.base);
-    let product = tmem_product("tcgen05.bf16", parts.b.target()).expect("a row of the table");
+    let product = matrix_op("tcgen05.bf16", parts.b.target()).expect("a row of the table");
     let first = parts.first;
     parts.b.when(first, |b| {
         b.push(Op::MbarrierArrive { barrier: full, expect: Some((2 * K * (128 + N)).into()) });
@@ -136,7 +135,7 @@ fn shared() -> Case {
             b.push(Op::TensorLoad { to, map, at, barrier: full, multicast: None });
         }
         b.push(Op::MbarrierWait { barrier: full, parity: 0.into() });
-        for step in 0..K / product.k {
+        for step in 0..K / product.shape[2] {
             let operands = (TmemOperand::Shared(step_of(a_tile, step)), step_of(x_tile, step));
             let d = (TmemAddress::new(base).plus(8), Operand::Pred(step > 0));
             b.tmem_product((product, N), d, operands, None);
@@ -170,8 +169,8 @@ fn stored() -> Case {
     let (Some(a), Some((_, x_map, x_tile)), Some(y)) = (a, x, y) else { unreachable!("declared") };
     let (full, base, own, first) = (parts.full, parts.base, parts.own, parts.first);
     let (b, done) = (&mut parts.b, parts.done);
-    let product = tmem_product("tcgen05.bf16", b.target()).expect("a row of the table");
-    let steps = K / product.k;
+    let product = matrix_op("tcgen05.bf16", b.target()).expect("a row of the table");
+    let steps = K / product.shape[2];
     let read = BarrierRef { array: b.barriers("read", steps - 1), index: 0.into() };
     b.when(first, |b| {
         for step in 0..steps - 1 {
@@ -265,7 +264,7 @@ fn scaled() -> Case {
         (parts.base, parts.own, parts.first, parts.thread, parts.warp);
     let (full, done) = (parts.full, parts.done);
     let b = &mut parts.b;
-    let product = tmem_product("tcgen05.scale.e2m1.e4m3", b.target()).expect("a row");
+    let product = matrix_op("tcgen05.scale.e2m1.e4m3", b.target()).expect("a row");
     // The codes of a row are 32 bytes: two of its 16-byte segments, 128 bytes of eight rows apart.
     b.when(first, |b| {
         b.push(Op::MbarrierArrive { barrier: full, expect: Some((32 * (128 + N)).into()) });
