@@ -285,8 +285,8 @@ pub const TARGETS: &[Target] = &[
         support_level: SupportLevel::Hardware,
         ..gpu("sm_90a", "NVIDIA Hopper", Class::Hopper, &SM_90A)
     },
-    gpu("sm_100a", "NVIDIA Blackwell, data centre", Class::Ada, &SM_100A),
-    gpu("sm_103a", "NVIDIA Blackwell Ultra, data centre", Class::Ada, &SM_103A),
+    gpu("sm_100a", "NVIDIA Blackwell, data centre", Class::TensorMemory, &SM_100A),
+    gpu("sm_103a", "NVIDIA Blackwell Ultra, data centre", Class::TensorMemory, &SM_103A),
     gpu("sm_120", "NVIDIA Blackwell, GeForce and RTX PRO", Class::Ada, &SM_120),
     gpu(
         "sm_120a",

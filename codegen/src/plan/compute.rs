@@ -31,7 +31,9 @@ pub struct ProductInstruction {
     pub classes: &'static [Class],
 }
 
-use Class::{Ada, Ampere, Blackwell, Cdna3, Cdna4, Hopper, Lanes, Rdna3, Rdna4, Shader};
+use Class::{
+    Ada, Ampere, Blackwell, Cdna3, Cdna4, Hopper, Lanes, Rdna3, Rdna4, Shader, TensorMemory,
+};
 
 /// A product by a matrix instruction.
 const fn matrix(
@@ -87,6 +89,9 @@ pub const PRODUCTS: &[ProductInstruction] = &[
     scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (OperandType::E5m2, OperandType::E2m3), 128, &[Cdna4]),
     scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (OperandType::E5m2, OperandType::E3m2), 128, &[Cdna4]),
     scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 128, &[Cdna4]),
+    scaled("tcgen05_scale_e2m1_ue8m0", "tcgen05.scale.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[TensorMemory]),
+    scaled("tcgen05_scale_e2m1_ue4m3", "tcgen05.scale.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[TensorMemory]),
+    scaled("tcgen05_scale_e4m3", "tcgen05.scale.e4m3", (OperandType::E4m3, OperandType::E4m3), 32, &[TensorMemory]),
     scaled("mma_scale_e2m1_ue8m0", "mma.scale.m16n8k64.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
     scaled("mma_scale_e2m1_ue4m3", "mma.scale.m16n8k64.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
     scaled("mma_scale_e2m1_e2m3", "mma.scale.m16n8k32.e2m1.e2m3", (OperandType::PaddedE2m1, OperandType::PaddedE2m3), 32, &[Blackwell]),
@@ -117,21 +122,21 @@ pub const PRODUCTS: &[ProductInstruction] = &[
         matrix: None,
         classes: &[Lanes],
     },
-    matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper, Blackwell]),
+    matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper, Blackwell, TensorMemory]),
     matrix("mfma_s8_k64", "mfma.16x16x64.s8", I8, 64, &[Cdna4]),
     matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
     matrix("wmma_s8_copied", "wmma.copied.16x16x16.s8", I8, 16, &[Rdna3]),
     matrix("wmma_s8", "wmma.16x16x16.s8", I8, 16, &[Rdna4]),
-    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada, Blackwell]),
+    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada, Blackwell, TensorMemory]),
     matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
     matrix("mfma_e4m3fnuz", "mfma.16x16x32.e4m3fnuz", E4M3FNUZ_PAIR, 32, &[Cdna3]),
     matrix("wmma_e4m3", "wmma.16x16x16.e4m3", E4M3_PAIR, 16, &[Rdna4]),
-    matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell]),
+    matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell, TensorMemory]),
     matrix("mfma_bf16_k32", "mfma.16x16x32.bf16", BF16_PAIR, 32, &[Cdna4]),
     matrix("mfma_bf16", "mfma.16x16x16.bf16", BF16_PAIR, 16, &[Cdna3, Cdna4]),
     matrix("wmma_bf16_copied", "wmma.copied.16x16x16.bf16", BF16_PAIR, 16, &[Rdna3]),
     matrix("wmma_bf16", "wmma.16x16x16.bf16", BF16_PAIR, 16, &[Rdna4]),
-    matrix("mma_f16", "mma.m16n8k16.f16", F16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell]),
+    matrix("mma_f16", "mma.m16n8k16.f16", F16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell, TensorMemory]),
     matrix("mfma_f16_k32", "mfma.16x16x32.f16", F16_PAIR, 32, &[Cdna4]),
     matrix("mfma_f16", "mfma.16x16x16.f16", F16_PAIR, 16, &[Cdna3, Cdna4]),
     matrix("wmma_f16_copied", "wmma.copied.16x16x16.f16", F16_PAIR, 16, &[Rdna3]),

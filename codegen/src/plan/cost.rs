@@ -61,7 +61,10 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
         prmt_by: Some(1),
         bf16: Some(bf16),
         f16: Some(1),
-        subnormals: matches!(class, Class::Ampere | Class::Ada | Class::Hopper | Class::Blackwell),
+        subnormals: matches!(
+            class,
+            Class::Ampere | Class::Ada | Class::Hopper | Class::Blackwell | Class::TensorMemory
+        ),
         convert_f16,
         f32: 1,
         table_16: None,
@@ -94,6 +97,7 @@ pub const COSTS: &[CostRow] = &[
     gpu(Class::Ada, 1, Some(1)),
     gpu(Class::Hopper, 1, Some(1)),
     gpu(Class::Blackwell, 1, Some(1)),
+    gpu(Class::TensorMemory, 1, Some(1)),
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Cdna3, 5, None) },
     CostRow { prmt_by: Some(11), ..gpu(Class::Cdna4, 5, None) },
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Rdna3, 5, None) },

@@ -11,6 +11,7 @@ use super::measured::measured;
 use super::problem::Problem;
 use super::shader::ShaderTile;
 use super::skinny::SkinnyTile;
+use super::tensor_memory::TmemTile;
 use super::tile::TileShape;
 use super::unscheduled::Unscheduled;
 use super::warp_group::WarpGroupTile;
@@ -50,6 +51,8 @@ macro_rules! schedules {
 }
 
 schedules! {
+    /// Any M, on tensor memory.
+    TensorMemory(TmemTile),
     /// M <= 16.
     Skinny(SkinnyTile),
     /// Any M, on warp-group instructions.

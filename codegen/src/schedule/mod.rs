@@ -2,7 +2,7 @@
 //!
 //! In: a [`Problem`] (a plan and a shape) and free choices. Out: a [`Kernel`](crate::ir::Kernel), not
 //! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`],
-//! [`mod@warp_group`] for Hopper, or [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
+//! [`mod@warp_group`] for Hopper, [`mod@tensor_memory`] for the data centre's Blackwell, or [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
 //! `arrange` describe the product; `mapping` and `lanes` distribute its work over lanes, which is a
 //! schedule's choice; `stack`, `order`, `rows` and `routed_block` say which matrix and which rows of x and y
 //! a block of an expert layer has; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
@@ -39,6 +39,7 @@ pub mod skinny;
 mod stack;
 mod sums;
 mod table;
+pub mod tensor_memory;
 pub mod tile;
 pub mod transform;
 mod unscheduled;

@@ -307,6 +307,15 @@ pub enum ChoiceRule {
     /// Tokens of a skinny product's block.
     #[error("tokens must be 1, 2, 4, 8 or 16")]
     SkinnyTokens,
+    /// Tokens of a block on tensor memory.
+    #[error("tokens must be 8, 16, 32, 64 or 128")]
+    TmemTokens,
+    /// Columns of a block on tensor memory.
+    #[error("the sums and the scales of all stages have 512 columns of tensor memory")]
+    TmemColumns,
+    /// Rows of a grid of blocks on tensor memory.
+    #[error("the second axis of a grid has 65535 blocks of 128 rows")]
+    TmemRows,
     /// Row tiles of a skinny product's block.
     #[error("row_tiles must be 1 to 8")]
     RowTiles,

@@ -31,7 +31,7 @@ mod model;
 mod pairs;
 mod params;
 mod producer;
-mod ring;
+pub(super) mod ring;
 mod shape;
 mod stage;
 mod store;

@@ -38,6 +38,8 @@ pub(super) struct TensorMemory {
     commits: VecDeque<Commit>,
     /// The results of products that the threads which started them may add to without a wait.
     accumulators: Vec<Accumulator>,
+    /// What the landed commits of each thread have completed: its next commits track that too.
+    completed: Vec<((u16, u8), Clock)>,
 }
 
 /// A product or copy in flight.
@@ -88,6 +90,7 @@ struct Accumulator {
 
 /// An arrival that waits for products and copies.
 struct Commit {
+    by: (u16, u8),
     mbarrier: usize,
     work: Vec<InFlight>,
     /// What the arrival publishes, and the epochs of the warp's accesses and of its accesses to tensor memory.
@@ -153,6 +156,7 @@ impl TensorMemory {
             started: Vec::new(),
             commits: VecDeque::new(),
             accumulators: Vec::new(),
+            completed: Vec::new(),
         })
     }
 
@@ -464,7 +468,7 @@ impl<const L: usize> Warp<L> {
         place: &Place,
         lane: usize,
     ) -> StepResult {
-        self.tmem_start(state, point, place, lane, |cells, who, range| {
+        self.tmem_start(state, point, (place, false), lane, |cells, who, range| {
             cells.start_read(who, lane as u8, range, 0)
         })
     }
@@ -478,7 +482,7 @@ impl<const L: usize> Warp<L> {
         lane: usize,
     ) -> StepResult {
         self.tmem_of(state)?.forget(&place.columns);
-        self.tmem_start(state, point, place, lane, |cells, who, range| {
+        self.tmem_start(state, point, (place, true), lane, |cells, who, range| {
             cells.start_write(who, lane as u8, range)
         })
     }
@@ -487,7 +491,7 @@ impl<const L: usize> Warp<L> {
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        place: &Place,
+        (place, writes): (&Place, bool),
         lane: usize,
         start: impl Fn(&mut SharedMemory, &Observer<'_>, (u32, u32)) -> Result<(), AccessConflict>,
     ) -> StepResult {
@@ -503,7 +507,7 @@ impl<const L: usize> Warp<L> {
                 let columns = &place.columns;
                 let array = format!("tensor memory, lane {number}, from column");
                 let location = MemoryLocation { array, word: columns.start.into() };
-                let kind = state.conflict_at(conflict, location, true);
+                let kind = state.conflict_at(conflict, location, writes);
                 let reported = if lane == usize::from(ALL_LANES) { 0 } else { lane };
                 return fail_at(reported, kind);
             }
@@ -591,12 +595,12 @@ impl<const L: usize> Warp<L> {
         let lane = usize::from(by.1);
         let same = |of: &Accumulator| of.columns == d.columns && of.by == by;
         if self.tmem_of(state)?.accumulators.iter().any(same) {
-            return self.tmem_start(state, point, d, lane, |cells, who, range| {
+            return self.tmem_start(state, point, (d, true), lane, |cells, who, range| {
                 cells.start_next_write(who, by.1, range)
             });
         }
         if adds {
-            self.tmem_start(state, point, d, lane, |cells, who, range| {
+            self.tmem_start(state, point, (d, false), lane, |cells, who, range| {
                 cells.read(who, by.1, range, 0)
             })?;
         }
@@ -615,7 +619,8 @@ impl<const L: usize> Warp<L> {
         by: (u16, u8),
     ) -> StepResult {
         if self.tmem_of(state)?.copied_by(by, &place.columns) {
-            return self.tmem_start(state, point, place, usize::from(by.1), |cells, who, range| {
+            let lane = usize::from(by.1);
+            return self.tmem_start(state, point, (place, false), lane, |cells, who, range| {
                 cells.start_later_read(who, range);
                 Ok(())
             });
@@ -649,7 +654,7 @@ impl<const L: usize> Warp<L> {
         let (work, rest) =
             std::mem::take(&mut tmem.started).into_iter().partition(|work| work.by == by);
         tmem.started = rest;
-        tmem.commits.push_back(Commit { mbarrier, work, clock, epochs });
+        tmem.commits.push_back(Commit { by, mbarrier, work, clock, epochs });
         Ok(())
     }
 }
@@ -684,7 +689,18 @@ pub(super) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Result<(), Fa
         };
         finish(state, block, work, record, &commit)?;
     }
-    state.blocks[block].mbarriers[commit.mbarrier].arrive(&commit.clock, engine);
+    let mut clock = commit.clock;
+    if let Some(tmem) = &mut state.blocks[block].tmem {
+        let known = tmem.completed.iter().position(|(by, _)| *by == commit.by);
+        let at = known.unwrap_or_else(|| {
+            tmem.completed.push((commit.by, Clock::new(clock.own.len())));
+            tmem.completed.len() - 1
+        });
+        let completed = &mut tmem.completed[at].1;
+        completed.own[usize::from(engine)].full = epoch;
+        clock.join(completed);
+    }
+    state.blocks[block].mbarriers[commit.mbarrier].arrive(&clock, engine);
     Ok(())
 }
 

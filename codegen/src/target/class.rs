@@ -11,6 +11,8 @@ pub enum Class {
     Ada,
     /// NVIDIA, compute capability 9.0.
     Hopper,
+    /// NVIDIA, compute capabilities 10.0 and 10.3, with the instructions of these chips alone.
+    TensorMemory,
     /// NVIDIA, compute capabilities 12.0 and 12.1, with the instructions of these chips alone.
     Blackwell,
     /// AMD gfx942.

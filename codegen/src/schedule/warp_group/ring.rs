@@ -7,10 +7,10 @@
 use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type, Uniformity};
 
 /// A ring of stages.
-pub(super) struct Ring {
+pub(in crate::schedule) struct Ring {
     full: BarrierId,
     empty: BarrierId,
-    pub(super) stages: u32,
+    pub(in crate::schedule) stages: u32,
     writers: u32,
     /// Warps of a block that read a stage.
     readers: u32,
@@ -20,14 +20,14 @@ pub(super) struct Ring {
 
 /// A k-tile's stage, and the parity of that use of the stage.
 #[derive(Clone, Copy)]
-pub(super) struct StagePhase {
-    pub(super) stage: Operand,
+pub(in crate::schedule) struct StagePhase {
+    pub(in crate::schedule) stage: Operand,
     parity: Operand,
 }
 
 /// The phase of the k-tile of an iteration, as variables of a loop.
 #[derive(Clone, Copy)]
-pub(super) struct Cursor {
+pub(in crate::schedule) struct Cursor {
     stage: Reg,
     parity: Reg,
 }
@@ -35,7 +35,7 @@ pub(super) struct Cursor {
 impl Ring {
     /// Declares the mbarriers of so many stages, at which so many writers arrive and which so many warps read.
     /// Copies of so many blocks fill a stage.
-    pub(super) fn declare(
+    pub(in crate::schedule) fn declare(
         b: &mut Builder,
         (stages, writers, (readers, blocks)): (u32, u32, (u32, u32)),
     ) -> Self {
@@ -44,7 +44,7 @@ impl Ring {
     }
 
     /// One thread initialises the mbarriers; other threads use them after a barrier.
-    pub(super) fn initialise(&self, b: &mut Builder) {
+    pub(in crate::schedule) fn initialise(&self, b: &mut Builder) {
         b.comment("full: the copies of a stage have arrived; empty: every warp has read it");
         let thread = b.special(Special::Thread);
         let first = b.equal(thread, 0u32);
@@ -62,7 +62,7 @@ impl Ring {
     }
 
     /// A cursor at the first k-tile.
-    pub(super) fn cursor(&self, b: &mut Builder) -> Cursor {
+    pub(in crate::schedule) fn cursor(&self, b: &mut Builder) -> Cursor {
         let variable = |b: &mut Builder, name: &str| {
             let reg = b.variable(name, Type::U32, b.control().min(Uniformity::WarpGroup));
             b.set(reg, 0u32);
@@ -72,12 +72,12 @@ impl Ring {
     }
 
     /// The phase of k-tile `number`, which is below the number of stages.
-    pub(super) fn first(&self, number: u32) -> StagePhase {
+    pub(in crate::schedule) fn first(&self, number: u32) -> StagePhase {
         StagePhase { stage: number.into(), parity: 0u32.into() }
     }
 
     /// The phase after this one.
-    pub(super) fn after(&self, b: &mut Builder, phase: StagePhase) -> StagePhase {
+    pub(in crate::schedule) fn after(&self, b: &mut Builder, phase: StagePhase) -> StagePhase {
         let stage = b.add(phase.stage, 1u32);
         let last = b.equal(stage, self.stages);
         let flipped = b.xor(phase.parity, 1u32);
@@ -88,27 +88,37 @@ impl Ring {
     }
 
     /// A producer waits until a stage has been read.
-    pub(super) fn acquire(&self, b: &mut Builder, phase: StagePhase) {
+    pub(in crate::schedule) fn acquire(&self, b: &mut Builder, phase: StagePhase) {
         // The first use waits for the phase before phase 0, which counts as complete.
         let parity = b.xor(phase.parity, 1u32);
         b.push(Op::MbarrierWait { barrier: self.of(self.empty, phase), parity });
     }
 
     /// A producer announces the bytes of a stage; its copies arrive at the mbarrier that this returns.
-    pub(super) fn expect(&self, b: &mut Builder, phase: StagePhase, bytes: u32) -> BarrierRef {
+    pub(in crate::schedule) fn expect(
+        &self,
+        b: &mut Builder,
+        phase: StagePhase,
+        bytes: u32,
+    ) -> BarrierRef {
         let barrier = self.of(self.full, phase);
         b.push(Op::MbarrierArrive { barrier, expect: Some(bytes.into()) });
         barrier
     }
 
     /// The mbarrier at which the copies of a stage arrive.
-    pub(super) fn arrival(&self, phase: StagePhase) -> BarrierRef {
+    pub(in crate::schedule) fn arrival(&self, phase: StagePhase) -> BarrierRef {
         self.of(self.full, phase)
     }
 
     /// A warp has written its part of a stage, where the condition, of its first lane, is true. Each lane's writes are
     /// complete.
-    pub(super) fn written(&self, b: &mut Builder, phase: StagePhase, first_lane: Operand) {
+    pub(in crate::schedule) fn written(
+        &self,
+        b: &mut Builder,
+        phase: StagePhase,
+        first_lane: Operand,
+    ) {
         let barrier = self.of(self.full, phase);
         b.push(Op::FenceAsync);
         b.push(Op::WarpSync);
@@ -116,12 +126,17 @@ impl Ring {
     }
 
     /// A consumer waits until a stage is there.
-    pub(super) fn wait(&self, b: &mut Builder, phase: StagePhase) {
+    pub(in crate::schedule) fn wait(&self, b: &mut Builder, phase: StagePhase) {
         b.push(Op::MbarrierWait { barrier: self.of(self.full, phase), parity: phase.parity });
     }
 
     /// A warp has read a stage, where the condition, of its first lane, is true.
-    pub(super) fn release(&self, b: &mut Builder, stage: Operand, first_lane: Operand) {
+    pub(in crate::schedule) fn release(
+        &self,
+        b: &mut Builder,
+        stage: Operand,
+        first_lane: Operand,
+    ) {
         let barrier = BarrierRef { array: self.empty, index: stage };
         b.push(Op::WarpSync);
         let others = (1..self.blocks).map(|apart| {
@@ -138,6 +153,11 @@ impl Ring {
         });
     }
 
+    /// The mbarrier at which the end of a stage's reads arrives.
+    pub(in crate::schedule) fn end_of_reads(&self, phase: StagePhase) -> BarrierRef {
+        self.of(self.empty, phase)
+    }
+
     fn of(&self, array: BarrierId, phase: StagePhase) -> BarrierRef {
         BarrierRef { array, index: phase.stage }
     }
@@ -145,12 +165,12 @@ impl Ring {
 
 impl Cursor {
     /// The phase of this iteration's k-tile.
-    pub(super) fn phase(&self) -> StagePhase {
+    pub(in crate::schedule) fn phase(&self) -> StagePhase {
         StagePhase { stage: self.stage.into(), parity: self.parity.into() }
     }
 
     /// Moves to the phase of the next iteration's.
-    pub(super) fn move_to(&self, b: &mut Builder, phase: StagePhase) {
+    pub(in crate::schedule) fn move_to(&self, b: &mut Builder, phase: StagePhase) {
         b.set(self.stage, phase.stage);
         b.set(self.parity, phase.parity);
     }
