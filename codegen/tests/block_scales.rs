@@ -372,6 +372,16 @@ fn only_the_chips_own_targets_have_them() {
         for name in ["sm_120a", "sm_121a"] {
             assert_eq!(product(name).name, own, "{} on {name}", scheme.name);
         }
+        // sm_100a has some of them in tensor memory.
+        let in_tensor_memory = match own {
+            "mma_scale_e4m3_e4m3" => "tcgen05_scale_e4m3",
+            "mma_scale_e2m1_ue8m0" => "tcgen05_scale_e2m1_ue8m0",
+            "mma_scale_e2m1_ue4m3" => "tcgen05_scale_e2m1_ue4m3",
+            _ => product("sm_89").name,
+        };
+        for name in ["sm_100a", "sm_103a"] {
+            assert_eq!(product(name).name, in_tensor_memory, "{} on {name}", scheme.name);
+        }
         // sm_120 has the products of sm_89.
         assert_eq!(product("sm_120"), product("sm_89"), "{}", scheme.name);
         assert!(product("sm_120").scaling().is_none(), "{}", scheme.name);

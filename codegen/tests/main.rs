@@ -31,6 +31,7 @@ mod stacked;
 mod stacked_mutations;
 mod stacked_warp_group;
 mod tables;
+mod tensor_memory;
 mod texts;
 mod transforms;
 mod verifier;

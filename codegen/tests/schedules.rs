@@ -62,11 +62,12 @@ fn kernels_verify_and_assemble() {
 }
 
 /// Targets, the shape of w, and M. On Hopper all that decides a tile; elsewhere some of it.
-const ASSEMBLED: [(&str, (u32, u32), &[u32]); 6] = [
+const ASSEMBLED: [(&str, (u32, u32), &[u32]); 7] = [
     ("sm_90a", (8192, 8192), &[1, 8, 16, 64]),
     ("sm_90a", (1000, 4096), &[1, 8, 16, 64]),
     ("sm_80", (8192, 8192), &[8, 64]),
     ("sm_89", (1000, 4096), &[1, 16, 64]),
+    ("sm_100a", (8192, 8192), &[1, 16, 200]),
     ("sm_120", (8192, 8192), &[1, 64]),
     ("sm_120a", (8192, 8192), &[1, 16, 64]),
 ];

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kernels::mutation::{Mutation, mutate, put_before};
 use quantloom_codegen::ir::{
-    Binary, Kernel, MatrixOperand, Op, Operand, Side, Ternary, Unary, Width,
+    Binary, Kernel, MatrixOperand, Op, Operand, Side, Swizzle, Ternary, TmemOp, TmemOperand, Unary,
+    Width,
 };
 use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::plan::plan;
@@ -300,6 +301,88 @@ const WRONG_BLOCKS: &[(&str, &str, &[usize], Mutation)] = &[
     }),
 ];
 
+/// Mutations of the same products on tensor memory.
+const WRONG_IN_TENSOR_MEMORY: &[(&str, &str, Mutation)] = &[
+    ("scales of A and B exchanged", SIGNED, |_, op| {
+        if let Op::Tmem(TmemOp::Product { scales: Some(scales), .. }) = op {
+            scales.swap(0, 1);
+        }
+    }),
+    ("scales of weights of the step beside", CODES, |_, op| {
+        if let Op::Tmem(TmemOp::Product { scales: Some([of_w, _]), .. }) = op {
+            of_w.byte ^= 2;
+        }
+    }),
+    ("scales of x of the step beside", BYTES, |_, op| {
+        if let Op::Tmem(TmemOp::Product { scales: Some([_, of_x]), .. }) = op {
+            of_x.byte ^= 1;
+        }
+    }),
+    ("scales of the word of the step beside", SIGNED, |_, op| {
+        if let Op::Tmem(TmemOp::Product { scales: Some([of_w, _]), .. }) = op {
+            of_w.at.column ^= 4;
+        }
+    }),
+    ("scales of x of the first token for all", SIGNED, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "x_scale") => from.index = 0u32.into(),
+        _ => {}
+    }),
+    ("scales of the first rows for all", CODES, |place, op| match op {
+        Op::Load { from, .. } if place.is(from.space, "scale") => from.index = 0u32.into(),
+        _ => {}
+    }),
+    ("codes of the step beside", CODES, |_, op| {
+        if let Op::Tmem(TmemOp::Product { a: TmemOperand::Shared(a), .. }) = op {
+            a.offset ^= 1024;
+        }
+    }),
+    ("halves of the columns of w exchanged", BYTES, |_, op| {
+        if let Op::Tmem(TmemOp::Product { a: TmemOperand::Shared(a), .. }) = op {
+            a.leading = 0;
+        }
+    }),
+    ("x without its swizzle", BYTES, |_, op| {
+        if let Op::Tmem(TmemOp::Product { b, .. }) = op {
+            b.swizzle = Swizzle::None;
+        }
+    }),
+    ("sums of the last k-tile alone", CODES, |_, op| {
+        if let Op::Tmem(TmemOp::Product { adds: adds @ Operand::Reg(_), .. }) = op {
+            *adds = Operand::Pred(false);
+        }
+    }),
+    ("scales that no thread waits for", SIGNED, |_, op| {
+        if let Op::Tmem(TmemOp::WaitStores) = op {
+            *op = Op::Comment("nothing".to_owned());
+        }
+    }),
+    ("a fence after waits forgotten", SIGNED, |_, op| {
+        if let Op::Tmem(TmemOp::FenceAfter) = op {
+            *op = Op::Comment("nothing".to_owned());
+        }
+    }),
+    ("no scales of rows and of x", SIGNED, |place, op| match op {
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "channel_scale") => {
+            *mask = Some(Operand::Pred(false));
+        }
+        _ => {}
+    }),
+];
+
+#[test]
+fn wrong_products_of_schemes_in_tensor_memory_are_found() {
+    for clauses in [CODES, SIGNED, BYTES] {
+        for tokens in [1, 17, 70] {
+            let (failure, _) = compared_on("sm_100a", clauses, tokens, |_| false);
+            assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());
+        }
+    }
+    for &(what, clauses, mutation) in WRONG_IN_TENSOR_MEMORY {
+        let change = move |kernel: &mut Kernel| mutate(kernel, mutation);
+        is_found(what, 17, compared_on("sm_100a", clauses, 17, change));
+    }
+}
+
 /// Scales with signs, which the instruction does not read: codes take them.
 #[test]
 fn signs_of_scales_are_kept() {
@@ -313,12 +396,14 @@ fn signs_of_scales_are_kept() {
         assert!(negative >= least, "{negative} of {}", scales.len());
         let (shapes, tokens) = (vec![(n, k)], BOTH.to_vec());
         let suite = Suite { shapes, tokens, seeds: vec![seed], every: 1 };
-        let device = GpuDevice::new(Simulator::new("sm_120a").unwrap());
-        let done = suite.run(&scheme, &[&device], &|_| {}).remove(0);
-        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!((done.products, done.not_scheduled.len()), (BOTH.len(), 0));
-        for report in device.executor().take_reports() {
-            assert_eq!(report.conflicts(), 0, "{report}");
+        for chip in ["sm_100a", "sm_120a"] {
+            let device = GpuDevice::new(Simulator::new(chip).unwrap());
+            let done = suite.run(&scheme, &[&device], &|_| {}).remove(0);
+            let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+            assert_eq!((done.products, done.not_scheduled.len()), (BOTH.len(), 0));
+            for report in device.executor().take_reports() {
+                assert_eq!(report.conflicts(), 0, "{report}");
+            }
         }
     }
 }

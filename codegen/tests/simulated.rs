@@ -24,6 +24,7 @@ fn check(case: (&str, usize, &str, (u32, u32)), m: u32, chosen: Chosen) {
             Chosen::Skinny(tile) => (16 * tile.row_tiles, tile.tokens),
             Chosen::Tile(shape) => (shape.rows, shape.tokens),
             Chosen::WarpGroup(tile) => (64 * tile.groups * tile.row_tiles, tile.tokens),
+            Chosen::TensorMemory(tile) => (128, tile.tokens),
             Chosen::Shader(tile) => (16 * tile.row_tiles * tile.groups, tile.tokens),
         };
         if rows.is_power_of_two() || tokens == 1 {

@@ -107,9 +107,10 @@ fn the_device_packs_codes_that_products_scale() {
     let (mut wrong, mut packed) = (Vec::new(), 0);
     for (number, scheme) in catalogue().into_iter().enumerate() {
         for activation in &scheme.activations {
-            let cases = SHAPES.map(|shape| ["gfx950", "sm_120a"].map(|chip| (chip, shape)));
+            let cases =
+                SHAPES.map(|shape| ["gfx950", "sm_100a", "sm_120a"].map(|chip| (chip, shape)));
             for (at, &(chip, shape)) in cases.as_flattened().iter().enumerate() {
-                if !share.takes(number * 2 * SHAPES.len() + at) {
+                if !share.takes(number * 3 * SHAPES.len() + at) {
                     continue;
                 }
                 let problem = Problem::new(&scheme, activation, target(chip).unwrap(), shape);

@@ -207,6 +207,20 @@ fn blocks_with_scales_are_right_where_they_are_native() {
     all_compared(Share::new(48, 4), &all.collect::<Vec<_>>(), &[("sm_120a", &tokens)]);
 }
 
+/// The same in tensor memory.
+#[test]
+fn blocks_with_scales_are_right_in_tensor_memory() {
+    let schemes = scaled_by_the_product("sm_100a");
+    for name in ["ct_mxfp4", "ct_mxfp8", "ct_nvfp4", "modelopt_nvfp4"] {
+        assert!(schemes.iter().any(|scheme| scheme.name == name), "{name}");
+    }
+    let all = (0..4).flat_map(|first| {
+        schemes.iter().enumerate().map(move |(number, scheme)| (3 * first + number, *scheme))
+    });
+    let tokens = [1, 3, 17, 33];
+    all_compared(Share::new(48, 4), &all.collect::<Vec<_>>(), &[("sm_100a", &tokens)]);
+}
+
 /// With lanes only, as in WGSL; also few tokens with four lanes that exchange registers.
 #[test]
 fn schemes_multiply_without_matrix_instructions() {

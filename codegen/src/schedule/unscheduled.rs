@@ -112,6 +112,9 @@ pub enum UnscheduledPart {
     /// K-tiles that do not fill the banks of shared memory.
     #[error("k-tiles of {0} columns in the tile schedule")]
     KTiles(u32),
+    /// An expert layer by products of tensor memory.
+    #[error("expert layers in tensor memory")]
+    StackInTensorMemory,
     /// A matrix instruction that takes x from shared memory.
     #[error("an instruction that takes x from shared memory")]
     SharedOperand,

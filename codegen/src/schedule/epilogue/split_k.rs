@@ -6,7 +6,7 @@ use quantloom_dsl::BufferRole;
 use super::Epilogue;
 use crate::ir::{
     Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, MemoryOrder, Op, Operand, Scope,
-    Type, Uniformity, Width, Word,
+    Type, Width, Word,
 };
 
 /// Words of shared memory for the count of blocks that have arrived.
@@ -86,7 +86,8 @@ impl Workspace {
             });
         });
         epilogue.participants.wait(b);
-        let before = b.variable("before", Type::U32, Uniformity::Block);
+        let uniformity = b.control();
+        let before = b.variable("before", Type::U32, uniformity);
         let from = Address::new(flag, 0u32);
         b.load_into(&[before], from, Width::B32, None, Cache::Default);
         b.equal(before, epilogue.splits - 1)

@@ -10,7 +10,7 @@ use crate::schedule::interface::{
 };
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
-use crate::schedule::unscheduled::{ChoiceRule, Unscheduled};
+use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, TMEM_COLUMNS};
 
 choices! {
@@ -45,9 +45,20 @@ fn instruction(main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
     main.instruction().filter(|op| op.scope == MatrixScope::TensorMemory && op.scaling.is_some())
 }
 
+/// Refuses an expert layer: no tensor copy brings rows of x that are not neighbours.
+fn refuse_stack(problem: &Problem) -> Result<(), Unscheduled> {
+    match problem.stack {
+        None => Ok(()),
+        Some(_) => Err(Unscheduled::Scheme {
+            target: problem.target().name,
+            part: UnscheduledPart::StackInTensorMemory,
+        }),
+    }
+}
+
 impl Schedule for TmemTile {
     fn serves(problem: &Problem, _tokens: u32) -> bool {
-        problem.stack.is_none() && instruction(&MainLoop::new(problem)).is_some()
+        instruction(&MainLoop::new(problem)).is_some()
     }
 
     /// As many tokens as there are, up to 128, as many stages as fit, and K split until every multiprocessor has a block.
@@ -58,6 +69,7 @@ impl Schedule for TmemTile {
             let rule = "expected 1 or more";
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
         }
+        refuse_stack(problem)?;
         let largest = TOKENS.into_iter().rev().find(|of_block| *of_block / 2 < tokens);
         let of_block = largest.unwrap_or(TOKENS[0]);
         let blocks = u64::from(problem.row_tiles()) * u64::from(tokens.div_ceil(of_block));
@@ -71,7 +83,7 @@ impl Schedule for TmemTile {
     }
 
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
-        if !Self::serves(problem, tokens) {
+        if !Self::serves(problem, tokens) || problem.stack.is_some() {
             return Vec::new();
         }
         let programmatic = problem.target().has(Feature::GridDependency);
@@ -88,9 +100,10 @@ impl Schedule for TmemTile {
     }
 
     fn check(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
-        if instruction(main).is_none() || main.problem.stack.is_some() {
+        if instruction(main).is_none() {
             return Err(multiplies_otherwise::<Self>(main));
         }
+        refuse_stack(main.problem)?;
         let columns = self.tokens.saturating_add(self.scale_columns(main));
         let rules = [
             (TOKENS.contains(&self.tokens), ChoiceRule::TmemTokens),
