@@ -27,7 +27,7 @@ fn what_is_none_is_said() {
     let error = "decode(warps=2)".parse::<Overrides>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "there is no schedule \"decode\", only skinny, warp_group, tile, shader"
+        "there is no schedule \"decode\", only tensor_memory, skinny, warp_group, tile, shader"
     );
     assert!("use decode".parse::<Overrides>().is_err());
     assert_eq!("use tile".parse::<Overrides>().unwrap().instead(), Some("tile"));

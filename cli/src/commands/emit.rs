@@ -28,9 +28,10 @@ use crate::printed::shell_word;
 ///
 /// For x86, neon and portable this is the decoder of the scheme's codes, in Rust; everything
 /// else of a CPU kernel is the same for all schemes and is in quantloom_runtime::cpu. For sm_80,
-/// sm_89, sm_90a, sm_120, sm_120a and sm_121a it is the whole kernel of a product, in PTX, for AMD's GPUs in HIP C++.
-/// Kernels are named after what they compute: code, group, activation, tile, target. With --experts the kernels are those of an expert
-/// layer, after its launch plan: which kernel runs when, on how many blocks, on which buffers.
+/// sm_89, sm_90a, sm_100a, sm_103a, sm_120, sm_120a and sm_121a it is the whole kernel of a
+/// product, in PTX, for AMD's GPUs in HIP C++. Kernels are named after what they compute: code,
+/// group, activation, tile, target. With --experts the kernels are those of an expert layer, after
+/// its launch plan: which kernel runs when, on how many blocks, on which buffers.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     quantloom emit ct_w4a16 --target x86\n  \
@@ -42,8 +43,8 @@ use crate::printed::shell_word;
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     scheme: String,
-    /// x86, neon, portable; sm_80, sm_89, sm_90a, sm_120, sm_120a, sm_121a; gfx942, gfx950, gfx1100, gfx1151,
-    /// gfx1200, gfx1201; wgsl, wgsl_subgroups.
+    /// x86, neon, portable; sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120, sm_120a, sm_121a;
+    /// gfx942, gfx950, gfx1100, gfx1151, gfx1200, gfx1201; wgsl, wgsl_subgroups.
     #[arg(long)]
     target: String,
     /// The weight's shape, for a GPU: N and K are constants of the text.

@@ -29,8 +29,8 @@ pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file.
     #[arg(value_name = "SCHEME")]
     scheme: String,
-    /// Which GPU's kernels: sm_80, sm_89, sm_90a, sm_120, sm_120a, sm_121a, gfx942, gfx950, gfx1100, gfx1151, gfx1200,
-    /// gfx1201, wgsl or wgsl_subgroups.
+    /// Which GPU's kernels: sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120, sm_120a, sm_121a,
+    /// gfx942, gfx950, gfx1100, gfx1151, gfx1200, gfx1201, wgsl or wgsl_subgroups.
     #[arg(long, value_name = "TARGET")]
     target: String,
     /// The weight's shape: 320x2880 if none is given; HxI of an expert layer: 64x96.

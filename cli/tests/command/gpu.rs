@@ -42,7 +42,7 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
     assert!(ran.err.contains("has no free choice `wraps`; it has"), "{}", ran.err);
     for (line, code, said) in [
         ("sim ct_w4a16 --target sm_90a --tile warps", 2, "NAME=VALUE"),
-        ("sim ct_w4a16 --target sm_91", 1, "only for sm_80, sm_89, sm_90a, sm_120"),
+        ("sim ct_w4a16 --target sm_91", 1, "only for sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120"),
         ("sim ct_w4a16", 2, "--target"),
         ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),
         ("bench --backend sim:sm_90a", 1, "has no time"),
@@ -127,7 +127,7 @@ fn the_environment_overrides_free_choices() {
         ("skinny(warps", "\"skinny(warps\" is neither SCHEDULE(NAME=VALUE, ...)"),
         (
             "decode(warps=2)",
-            "there is no schedule \"decode\", only skinny, warp_group, tile, shader",
+            "there is no schedule \"decode\", only tensor_memory, skinny, warp_group, tile, shader",
         ),
         ("skinny(warps=99)", "warps must be 1 to 32"),
         ("skinny(wraps=2)", "has no free choice `wraps`; it has"),

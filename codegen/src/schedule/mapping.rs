@@ -232,7 +232,7 @@ impl<'p> MainLoop<'p> {
         let more = self.k_tile() / self.segment() - 1;
         match self.problem.target().gpu.map(|gpu| gpu.chip) {
             Some(Chip::Gfx(_)) => 32 + more * sums,
-            Some(Chip::Sm { number: 120.., .. }) => 10 + more * sums / 2,
+            Some(Chip::Sm { number: 100.., .. }) => 10 + more * sums / 2,
             _ => 0,
         }
     }
