@@ -377,6 +377,8 @@ fn only_the_chips_own_targets_have_them() {
             "mma_scale_e4m3_e4m3" => "tcgen05_scale_e4m3",
             "mma_scale_e2m1_ue8m0" => "tcgen05_scale_e2m1_ue8m0",
             "mma_scale_e2m1_ue4m3" => "tcgen05_scale_e2m1_ue4m3",
+            // The FP8 product of registers is emulated there, as on Hopper.
+            "mma_e4m3" => product("sm_90a").name,
             _ => product("sm_89").name,
         };
         for name in ["sm_100a", "sm_103a"] {

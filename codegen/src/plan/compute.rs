@@ -65,8 +65,8 @@ const E4M3FNUZ_PAIR: (OperandType, Accumulate) = (OperandType::E4m3Fnuz, Accumul
 const BF16_PAIR: (OperandType, Accumulate) = (OperandType::Bf16, Accumulate::F32);
 const F16_PAIR: (OperandType, Accumulate) = (OperandType::F16, Accumulate::F32);
 
-/// Every product, the fastest of its kind first. Hopper's native FP8 product is another instruction than
-/// this warp-wide one, whose FP8 form is emulated there.
+/// Every product, the fastest of its kind first. The native FP8 products of Hopper and of the data centre's Blackwell are other
+/// instructions than this warp-wide one, whose FP8 form the assembler replaces there by conversions and products in f16.
 #[rustfmt::skip]
 pub const PRODUCTS: &[ProductInstruction] = &[
     scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (OperandType::E2m1, OperandType::E2m1), 128, &[Cdna4]),
@@ -127,7 +127,7 @@ pub const PRODUCTS: &[ProductInstruction] = &[
     matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
     matrix("wmma_s8_copied", "wmma.copied.16x16x16.s8", I8, 16, &[Rdna3]),
     matrix("wmma_s8", "wmma.16x16x16.s8", I8, 16, &[Rdna4]),
-    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada, Blackwell, TensorMemory]),
+    matrix("mma_e4m3", "mma.m16n8k32.e4m3", E4M3_PAIR, 32, &[Ada, Blackwell]),
     matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
     matrix("mfma_e4m3fnuz", "mfma.16x16x32.e4m3fnuz", E4M3FNUZ_PAIR, 32, &[Cdna3]),
     matrix("wmma_e4m3", "wmma.16x16x16.e4m3", E4M3_PAIR, 16, &[Rdna4]),
