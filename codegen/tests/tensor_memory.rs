@@ -274,11 +274,6 @@ const WRONG: &[(&str, Mutation)] = &[
             *adds = Operand::Pred(false);
         }
     }),
-    ("A stored without a fence after the wait", |_, op| {
-        if matches!(op, Op::Tmem(TmemOp::FenceAfter)) {
-            *op = Op::Comment("nothing".to_owned());
-        }
-    }),
 ];
 
 #[test]

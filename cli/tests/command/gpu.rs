@@ -42,7 +42,11 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
     assert!(ran.err.contains("has no free choice `wraps`; it has"), "{}", ran.err);
     for (line, code, said) in [
         ("sim ct_w4a16 --target sm_90a --tile warps", 2, "NAME=VALUE"),
-        ("sim ct_w4a16 --target sm_91", 1, "only for sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120"),
+        (
+            "sim ct_w4a16 --target sm_91",
+            1,
+            "only for sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120",
+        ),
         ("sim ct_w4a16", 2, "--target"),
         ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),
         ("bench --backend sim:sm_90a", 1, "has no time"),

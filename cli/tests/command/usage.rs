@@ -193,7 +193,10 @@ fn failures_are_one_sentence_and_leave_nothing() {
         ("run %ct_w4a16 --layer layer --input @x:x --backend tpu --out @y", "portable"),
         ("run %ct_w4a16 --layer layer --input @x:x --backend cuda:99 --out @y", "cuda: "),
         ("verify ct_w4a16 --backend cuda:99", "present are auto, cpu"),
-        ("verify ct_w4a16 --backend sim:sm_70", "only for sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120"),
+        (
+            "verify ct_w4a16 --backend sim:sm_70",
+            "only for sm_80, sm_89, sm_90a, sm_100a, sm_103a, sm_120",
+        ),
         ("verify ct_w4a61", "ct_w4a16"),
         ("verify ct_w4a16 --backend tpu", "present are auto, cpu"),
         ("verify ct_w4a16 --backend tpu", "absent are"),

@@ -6,9 +6,9 @@
 //!
 //! **In flight.** [`TmemOp::Load`] writes its registers, [`TmemOp::Store`] tensor memory, until the warp's wait for them. A
 //! [`TmemOp::Copy`] and a [`TmemOp::Product`] read and write until an mbarrier's phase completes by the
-//! [`TmemOp::Commit`] of the thread that started them. Of one thread, products with the same D run in their order, and a
-//! product after copies that it reads; nothing else that is in flight is ordered. Products and copies read shared memory
-//! through the async proxy.
+//! [`TmemOp::Commit`] of the thread that started them. Of one thread, products of the same instruction and D run in their order,
+//! and a product after copies that it reads; the IR promises no other order of what is in flight. (PTX also orders a copy before the
+//! product of another thread that has waited for the first.) Products and copies read shared memory through the async proxy.
 //!
 //! **Between threads.** A barrier or mbarrier orders operations on tensor memory if the thread before it has executed
 //! [`TmemOp::FenceBefore`] after its operations (a commit does that), and the thread after it executes
@@ -109,7 +109,8 @@ pub enum TmemOp {
         /// The mbarrier.
         barrier: BarrierRef,
     },
-    /// Orders the thread's operations on tensor memory before a barrier or an arrival that follows.
+    /// Orders the thread's operations on tensor memory before a barrier or an arrival that follows. A load or store of the warp is
+    /// an operation of each of its threads.
     FenceBefore,
     /// Orders the thread's operations on tensor memory after a barrier or a wait before it.
     FenceAfter,

@@ -88,9 +88,6 @@ fn write(main: &MainLoop<'_>, op: &'static MatrixOp, tile: TmemTile) -> Kernel {
     let row_blocks = fixed(problem.row_tiles());
     b.grid([Extent::CeilDiv(io.m, tile.tokens), row_blocks, fixed(tile.splits)]);
     b.tmem_columns(tile.columns(main));
-    if tile.programmatic {
-        b.push(Op::GridLaunch);
-    }
     let [token_block, row_block] = [0, 1].map(|axis| b.special(Special::Block(axis)));
     let split = if tile.splits > 1 { b.special(Special::Block(2)) } else { 0u32.into() };
     let m = b.argument(io.m);
@@ -108,16 +105,18 @@ impl Block<'_> {
         let array = b.barriers("done", 1);
         let done = BarrierRef { array, index: 0u32.into() };
         let at = b.shared("columns", Word::U32, 4, "the address of the block's tensor memory");
-        ring.initialise(b);
         let (thread, warp) = (b.special(Special::Thread), b.special(Special::Warp));
         let first = b.equal(thread, 0u32);
-        b.when(first, |b| {
-            b.push(Op::MbarrierInit { barrier: done, arrivals: 1 });
-            b.push(Op::MbarrierFence);
-        });
+        // The ring's fence is for all mbarriers of the thread that initialises them.
+        b.when(first, |b| b.push(Op::MbarrierInit { barrier: done, arrivals: 1 }));
+        ring.initialise(b);
         let allocates = b.equal(warp, 0u32);
         b.when(allocates, |b| b.tmem_allocate(Address::new(at, 0u32)));
         b.barrier();
+        if self.tile.programmatic {
+            // A kernel that starts now finds the columns taken, and does not wait for what this one has not allocated.
+            b.push(Op::GridLaunch);
+        }
         let columns = b.load(Address::new(at, 0u32), Width::B32)[0].into();
         let block = Self { columns, ..self };
         let of_block = block.k_tiles(b);

@@ -49,10 +49,11 @@ pub(super) enum CopyPayload {
 
 impl Mbarrier {
     /// One arrival, which publishes a clock, by an engine.
-    pub(super) fn arrive(&mut self, clock: &Clock, engine: u16) {
+    pub(super) fn arrive(&mut self, clock: &Clock, engine: u16) -> Result<(), BarrierMisuse> {
+        self.missing = self.missing.checked_sub(1).ok_or(BarrierMisuse::ExcessArrivals)?;
         self.current.join(clock);
-        self.missing = self.missing.saturating_sub(1);
         self.settle(engine);
+        Ok(())
     }
 
     /// Ends the phase if nothing is missing.

@@ -18,7 +18,7 @@ pub(super) struct SharedMemory {
     /// Per entity, the last read of each cell; empty until the entity first reads.
     reads: Vec<Vec<LastRead>>,
     /// Asynchronous operations in flight on each cell: [`WRITING`], or the number of readers.
-    busy: Vec<u8>,
+    busy: Vec<u16>,
     /// The program point that started the last of them.
     started: Vec<u32>,
     /// Start and length in bytes of each shared block.
@@ -26,7 +26,7 @@ pub(super) struct SharedMemory {
 }
 
 /// An asynchronous operation is writing the cell.
-const WRITING: u8 = 0x80;
+const WRITING: u16 = 0x8000;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct LastRead {
@@ -236,13 +236,7 @@ impl SharedMemory {
 
     /// Starts an asynchronous read that comes after the write in flight, as the hardware orders them.
     pub(super) fn start_later_read(&mut self, who: &Observer<'_>, (start, bytes): (u32, u32)) {
-        let all = self.writes.len();
-        let cells = self.cells(start, bytes);
-        let reads = &mut self.reads[usize::from(who.entity)];
-        if reads.is_empty() {
-            reads.resize(all, LastRead::default());
-        }
-        for cell in cells {
+        for cell in self.cells(start, bytes) {
             self.busy[cell] += 1;
             self.started[cell] = who.point;
         }
@@ -276,11 +270,14 @@ impl SharedMemory {
 
     /// Completes an asynchronous read, as a read by the lane.
     pub(super) fn end_read(&mut self, who: &Observer<'_>, lane: u8, (start, bytes): (u32, u32)) {
-        for cell in self.cells(start, bytes) {
+        let (cells, all) = (self.cells(start, bytes), self.writes.len());
+        let reads = &mut self.reads[usize::from(who.entity)];
+        if reads.is_empty() {
+            reads.resize(all, LastRead::default());
+        }
+        for cell in cells {
             self.busy[cell] = self.busy[cell].saturating_sub(1);
-            if let Some(read) = self.reads[usize::from(who.entity)].get_mut(cell) {
-                *read = LastRead { epoch: who.epoch, point: who.point, lane };
-            }
+            reads[cell] = LastRead { epoch: who.epoch, point: who.point, lane };
         }
     }
 

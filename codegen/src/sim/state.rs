@@ -78,15 +78,21 @@ pub(super) struct Rendezvous {
 }
 
 impl LaunchContext<'_> {
-    /// Entities of a unit: warps, the engines of the mbarriers, the warps' accesses to tensor memory, the earlier grid.
+    /// Entities of a unit: warps, the engines of the mbarriers, the warps' accesses to tensor memory and what they have
+    /// started there, the earlier grid.
     pub(super) fn entities(&self) -> usize {
-        let tmem = if self.kernel.tmem_columns > 0 { self.warps } else { 0 };
+        let tmem = if self.kernel.tmem_columns > 0 { 2 * self.warps } else { 0 };
         self.cluster * (self.warps + self.mbarriers + tmem) + 1
     }
 
     /// The entity of a warp's accesses to tensor memory.
     pub(super) fn tmem_entity(&self, warp: u16) -> u16 {
         (self.cluster * (self.warps + self.mbarriers)) as u16 + warp
+    }
+
+    /// The entity of the products and copies that a warp has started, once they are complete.
+    pub(super) fn tmem_engine(&self, warp: u16) -> u16 {
+        self.tmem_entity(warp) + (self.cluster * self.warps) as u16
     }
 
     /// The entity of the grid before this one.
@@ -168,7 +174,7 @@ impl<'a> UnitState<'a, '_> {
         let (warps, cluster) = (self.context.warps, self.context.cluster);
         let first_of_tmem = usize::from(self.context.tmem_entity(0));
         let entity = match usize::from(record.entity) {
-            entity if entity >= first_of_tmem => entity - first_of_tmem,
+            entity if entity >= first_of_tmem => (entity - first_of_tmem) % (warps * cluster),
             entity => entity,
         };
         let who = if entity < warps * cluster {

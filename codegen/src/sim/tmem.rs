@@ -1,9 +1,10 @@
 //! Tensor memory of a block, and the products and copies in flight to it.
 //!
 //! Its cells are words, checked for races as those of shared memory are, with two differences. The accesses of a warp are
-//! an entity of their own ([`LaunchContext::tmem_entity`]): others see them only after a [`TmemOp::FenceBefore`], which
-//! puts them into what the warp publishes. And an access sees what the warp had seen at its last
-//! [`TmemOp::FenceAfter`], not what it has seen since.
+//! an entity of their own ([`LaunchContext::tmem_entity`]): others see them only after a [`TmemOp::FenceBefore`] of the lanes that
+//! made them, which puts them into what these publish. And an access sees what its lanes had seen at their last
+//! [`TmemOp::FenceAfter`], not what they have seen since. What products and copies have written and read is a third entity's
+//! ([`LaunchContext::tmem_engine`]), which the arrivals of their commits publish.
 //!
 //! Start here: the state of a block and of a warp. `operations` has what warps execute, `finish` what the hardware completes.
 //! Products and copies are computed when the arrival of their commit lands, in the order of their start: a commit's
@@ -15,14 +16,14 @@ mod operations;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::clock::Clock;
+use super::clock::{Clock, SeenEpochs};
 use super::program::RegSlot;
 use super::shared::SharedMemory;
 use super::state::LaunchContext;
 use crate::ir::MatrixOp;
 use crate::target::{TMEM_COLUMNS, TMEM_LANES, TMEM_WARP_LANES};
 
-pub(super) use finish::land;
+pub(super) use finish::{Failed, land};
 
 /// Tensor memory of a block.
 pub(super) struct TensorMemory {
@@ -31,20 +32,22 @@ pub(super) struct TensorMemory {
     allocated: Option<(u32, u32)>,
     pub(super) freed: bool,
     /// What was started and not yet committed.
-    pub(super) started: Vec<InFlight>,
+    started: Vec<InFlight>,
     /// What was committed, by commits, oldest first.
     commits: VecDeque<Commit>,
     /// The results of products that the threads which started them may add to without a wait.
     accumulators: Vec<Accumulator>,
-    /// What the landed commits of each thread have completed: its next commits track that too.
-    completed: Vec<((u16, u8), Clock)>,
+    /// The columns that copies have written, for the threads that started them: their products need no wait.
+    copies: Vec<Accumulator>,
+    /// Per warp, how many commits of its products and copies have landed.
+    landed: Vec<u32>,
 }
 
 /// A product or copy in flight.
-pub(super) struct InFlight {
+struct InFlight {
     /// The warp's entity and the lane that started it.
     by: (u16, u8),
-    pub(super) point: u32,
+    point: u32,
     what: InFlightKind,
 }
 
@@ -80,20 +83,22 @@ struct ScaleWords {
     byte: u8,
 }
 
-/// The result of a product.
+/// Columns that operations of a thread write, in an order that the hardware keeps.
 struct Accumulator {
     columns: Range<u32>,
     by: (u16, u8),
+    /// The product; `None` of a copy.
+    op: Option<&'static MatrixOp>,
 }
 
 /// An arrival that waits for products and copies.
 struct Commit {
     by: (u16, u8),
+    point: u32,
     mbarrier: usize,
     work: Vec<InFlight>,
-    /// What the arrival publishes, and the epochs of the warp's accesses and of its accesses to tensor memory.
+    /// What the arrival publishes.
     clock: Clock,
-    epochs: [u32; 2],
 }
 
 /// What a warp has in flight, and what its accesses to tensor memory see.
@@ -101,8 +106,17 @@ pub(super) struct WarpTmem {
     epoch: u32,
     seen: Clock,
     seen_by_part: Option<(u64, Clock)>,
+    fenced: Option<FencedLanes>,
     loads: Vec<Load>,
     stores: Vec<Store>,
+}
+
+/// The last fence before a barrier or arrival: the accesses up to an epoch of an entity, of some lanes.
+#[derive(Clone, Copy)]
+struct FencedLanes {
+    entity: u16,
+    epoch: u32,
+    lanes: u64,
 }
 
 struct Load {
@@ -154,13 +168,20 @@ impl TensorMemory {
             started: Vec::new(),
             commits: VecDeque::new(),
             accumulators: Vec::new(),
-            completed: Vec::new(),
+            copies: Vec::new(),
+            landed: vec![0; context.warps * context.cluster],
         })
     }
 
     /// Whether a commit waits to land.
     pub(super) fn has_commits(&self) -> bool {
         !self.commits.is_empty()
+    }
+
+    /// The point of an operation that has not landed.
+    pub(super) fn unfinished(&self) -> Option<u32> {
+        let started = self.started.first().map(|work| work.point);
+        started.or(self.commits.front().map(|commit| commit.point))
     }
 
     /// Whether the block holds columns that nothing has freed.
@@ -172,20 +193,18 @@ impl TensorMemory {
         self.commits.iter().flat_map(|commit| &commit.work).chain(&self.started)
     }
 
-    /// Whether a copy in flight by a thread writes all of these columns.
+    /// Whether the last writes of all of these columns are copies of a thread.
     fn copied_by(&self, by: (u16, u8), columns: &Range<u32>) -> bool {
         let covers = |column: u32| {
-            self.in_flight().any(|work| match &work.what {
-                InFlightKind::Copy { to, .. } => work.by == by && to.contains(&column),
-                InFlightKind::Product(_) => false,
-            })
+            self.copies.iter().any(|copy| copy.by == by && copy.columns.contains(&column))
         };
         columns.clone().all(covers)
     }
 
-    /// The columns hold no accumulators any more.
+    /// Something else writes the columns: they hold no accumulators and no copies any more.
     fn forget(&mut self, columns: &Range<u32>) {
         self.accumulators.retain(|of| !overlap(&of.columns, columns));
+        self.copies.retain(|of| !overlap(&of.columns, columns));
     }
 
     fn words(&self, (start, bytes): (u32, u32)) -> Vec<u32> {
@@ -197,7 +216,23 @@ impl TensorMemory {
 
 impl WarpTmem {
     pub(super) fn new(seen: Clock) -> Self {
-        Self { epoch: 1, seen, seen_by_part: None, loads: Vec::new(), stores: Vec::new() }
+        Self {
+            epoch: 1,
+            seen,
+            seen_by_part: None,
+            fenced: None,
+            loads: Vec::new(),
+            stores: Vec::new(),
+        }
+    }
+
+    /// Adds what these lanes may publish to what they have seen; `full` is the mask of all.
+    pub(super) fn publish(&self, clock: &mut Clock, (lanes, full): (u64, u64)) {
+        let Some(FencedLanes { entity, epoch, lanes: fenced }) = self.fenced else { return };
+        clock.own[usize::from(entity)].join(&match fenced & lanes {
+            all if all == full => SeenEpochs { full: epoch, ..SeenEpochs::default() },
+            lanes => SeenEpochs { full: 0, part: epoch, lanes },
+        });
     }
 
     /// The point of the load in flight that writes a slot.

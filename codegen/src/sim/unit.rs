@@ -82,7 +82,7 @@ pub(super) fn run<const L: usize>(
         }
         if !moved {
             let landed = land_one(&mut state, &mut random);
-            if !landed.map_err(|kind| unit_fault(&state, kind))? {
+            if !landed.map_err(|(block, failed)| unit_fault(&state, block, failed))? {
                 return Err(deadlock(&state, &warps));
             }
         }
@@ -113,7 +113,10 @@ fn block(context: &LaunchContext<'_>) -> Block {
 
 /// Completes one copy in flight or one commit of operations on tensor memory, chosen at random. Called when no warp can run:
 /// this is the last moment at which it may complete. Returns whether there was one.
-fn land_one(state: &mut UnitState<'_, '_>, random: &mut Random) -> Result<bool, FaultKind> {
+fn land_one(
+    state: &mut UnitState<'_, '_>,
+    random: &mut Random,
+) -> Result<bool, (usize, tmem::Failed)> {
     let commits =
         |block: &Block| usize::from(block.tmem.as_ref().is_some_and(|of| of.has_commits()));
     let in_flight = |block: &Block| block.copies_in_flight.len() + commits(block);
@@ -131,7 +134,7 @@ fn land_one(state: &mut UnitState<'_, '_>, random: &mut Random) -> Result<bool, 
         at -= copies;
         let commits = commits(&state.blocks[block]);
         if at < commits {
-            tmem::land(state, block)?;
+            tmem::land(state, block).map_err(|failed| (block, failed))?;
             return Ok(true);
         }
         at -= commits;
@@ -140,14 +143,14 @@ fn land_one(state: &mut UnitState<'_, '_>, random: &mut Random) -> Result<bool, 
 }
 
 /// A fault of an operation that no warp executes.
-fn unit_fault(state: &UnitState<'_, '_>, kind: FaultKind) -> Box<Fault> {
+fn unit_fault(state: &UnitState<'_, '_>, block: usize, failed: tmem::Failed) -> Box<Fault> {
     Box::new(Fault {
         kernel: state.context.kernel.name.clone(),
-        point: None,
-        block: Some(state.context.coordinates(state.block_number(0))),
+        point: Some(state.point(failed.point)),
+        block: Some(state.context.coordinates(state.block_number(block))),
         warp: None,
         lane: None,
-        kind,
+        kind: failed.kind,
     })
 }
 
@@ -221,8 +224,8 @@ fn check_end<const L: usize>(
         }
         if let Some(tmem) = &block.tmem {
             let warp = &warps[at * state.context.warps];
-            let kind = match tmem.started.first() {
-                Some(work) => FaultKind::Unfinished(state.point(work.point)),
+            let kind = match tmem.unfinished() {
+                Some(point) => FaultKind::Unfinished(state.point(point)),
                 None if tmem.holds_columns() => FaultKind::Tmem(TmemMisuse::NotFreed),
                 None => continue,
             };

@@ -408,6 +408,7 @@ impl<const L: usize> Warp<L> {
         {
             clock.join(partial);
         }
+        self.tmem.publish(&mut clock, (lanes, Self::FULL));
         let own = &mut clock.own[usize::from(self.entity)];
         if lanes == Self::FULL {
             own.full = self.epoch;
@@ -422,6 +423,7 @@ impl<const L: usize> Warp<L> {
     pub(super) fn synchronise(&mut self) {
         self.clock.own[usize::from(self.entity)].full = self.epoch;
         self.epoch += 1;
+        self.tmem.publish(&mut self.clock, (Self::FULL, Self::FULL));
         if let Some((_, partial)) = self.partial.take() {
             self.clock.join(&partial);
         }

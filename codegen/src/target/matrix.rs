@@ -270,7 +270,7 @@ macro_rules! wgmma {
     };
 }
 
-/// A product of tensor memory; D is `[128, 8]` or wider.
+/// A product of tensor memory; D is as wide as the row says, or a multiple.
 const fn tcgen05(
     name: &'static str,
     mnemonic: &'static str,
@@ -281,7 +281,7 @@ const fn tcgen05(
     MatrixOp {
         name,
         mnemonic,
-        shape: [128, 8, 256 / element.bits()],
+        shape: [128, if scaling.is_some() { 8 } else { 16 }, 256 / element.bits()],
         a: element,
         b: element,
         d,
@@ -293,14 +293,14 @@ const fn tcgen05(
             _ => "[k:8 ; k/8:8 ; n:128]",
         },
         b_layout: "",
-        d_layout: "[ ; k:8 ; n:128]",
+        d_layout: if scaling.is_some() { "[ ; k:8 ; n:128]" } else { "[ ; k:16 ; n:128]" },
         scaling,
         needs,
         cite: PTX_TCGEN05,
     }
 }
 
-/// Scales of a product of tensor memory: of A, lane l has those of row l; of B, of column l.
+/// Scales of a product of tensor memory, numbered by the row of A and the column of B; where they are: [`tmem`](super::tmem).
 const fn tcgen05_scaling(columns: u32, code: ScaleCode, [a, b]: [&'static str; 2]) -> Scaling {
     let a = ScaleLanes { layout: a, bits: 0x7f };
     let b = ScaleLanes { layout: b, bits: 0x07 };

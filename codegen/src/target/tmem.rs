@@ -1,7 +1,7 @@
 //! Products of tensor memory (`tcgen05.mma`): what the rows of the table do not say.
 //!
 //! Tensor memory is a memory of a multiprocessor: [`TMEM_LANES`] lanes of [`TMEM_COLUMNS`] columns of 32 bits. A row of the
-//! table has M = 128 and the smallest N, 8; the instruction takes more ([`MatrixOp::has_columns`]). Lane i of column j of D is
+//! table has M = 128 and the smallest N; the instruction takes more ([`MatrixOp::has_columns`]). Lane i of column j of D is
 //! the sum of row i and column j. A is in shared memory, or in tensor memory with its row i in lane i, elements along k
 //! packed in the words of successive columns, the first in the low bits. B is in shared memory.
 //!
@@ -20,10 +20,10 @@ pub const TMEM_COLUMNS: u32 = 512;
 pub const TMEM_WARP_LANES: u32 = 32;
 
 impl MatrixOp {
-    /// Whether a product of tensor memory has this N. Source: PTX ISA 9.1, "Matrix Shape", of M = 128.
+    /// Whether a product of tensor memory has this N: a multiple of the row's, 256 at most. Source: PTX ISA 9.1, "Matrix
+    /// Shape", of M = 128; CUTLASS's assertions of SM100 products, which want a multiple of 16 where nothing scales.
     pub const fn has_columns(&self, n: u32) -> bool {
-        let step = if matches!(self.a, Element::S8) && n > 32 { 16 } else { 8 };
-        n >= 8 && n <= 256 && n.is_multiple_of(step)
+        n > 0 && n <= 256 && n.is_multiple_of(self.shape[1])
     }
 
     /// Columns of tensor memory that A takes, if A is there.
@@ -54,12 +54,10 @@ impl MatrixOp {
 /// The number of a type in the instruction descriptor, beside types that the same instruction takes.
 const fn number(element: Element) -> u32 {
     match element {
-        Element::F16 | Element::E4m3 | Element::E4m3Fnuz => 0,
-        Element::Bf16 | Element::S8 | Element::E5m2 | Element::E2m1 | Element::F32 => 1,
+        Element::F16 | Element::E4m3 => 0,
+        Element::Bf16 | Element::S8 | Element::E2m1 | Element::F32 => 1,
         Element::S32 => 2,
-        Element::E2m3 | Element::PaddedE2m3 => 3,
-        Element::E3m2 | Element::PaddedE3m2 => 4,
-        Element::PaddedE2m1 => 5,
+        _ => unreachable!(),
     }
 }
 
@@ -80,7 +78,7 @@ mod tests {
         let plain = [(4, 2), (7, 3), (10, 3), (17, 6), (24, 5)];
         let of = |name, n| plain.map(|field| bits(row(name).tmem_descriptor(n, [0, 0]), field));
         assert_eq!(of("tcgen05.bf16", 96), [1, 1, 1, 12, 8]);
-        assert_eq!(of("tcgen05.f16", 8), [1, 0, 0, 1, 8]);
+        assert_eq!(of("tcgen05.f16", 16), [1, 0, 0, 2, 8]);
         assert_eq!(of("tcgen05.e4m3", 256), [1, 0, 0, 32, 8]);
         assert_eq!(of("tcgen05.s8", 32), [2, 1, 1, 4, 8]);
         // b_sf_id, a_format, b_format, n_dim, scale_format, m_dim in units of 128 lanes, a_sf_id.
@@ -94,10 +92,9 @@ mod tests {
 
     #[test]
     fn columns_of_a_product() {
-        let (s8, bf16) = (row("tcgen05.s8"), row("tcgen05.bf16"));
-        let of = |row: &MatrixOp, columns: [u32; 5]| columns.map(|n| row.has_columns(n));
-        assert_eq!(of(s8, [8, 24, 40, 48, 264]), [true, true, false, true, false]);
-        assert_eq!(of(bf16, [0, 4, 40, 256, 264]), [false, false, true, true, false]);
+        let of = |name: &str| [0, 8, 16, 40, 48, 256, 272].map(|n| row(name).has_columns(n));
+        assert_eq!(of("tcgen05.s8"), [false, false, true, false, true, true, false]);
+        assert_eq!(of("tcgen05.scale.e2m1"), [false, true, true, true, true, true, false]);
         for row in MATRIX_OPS.iter().filter(|row| row.scope == MatrixScope::TensorMemory) {
             assert_eq!((row.a_columns(), row.shape[0]), (8, TMEM_LANES), "{}", row.name);
         }

@@ -5,7 +5,8 @@ use quantloom_codegen::target::{Feature, Target};
 
 use super::launch;
 
-/// A kernel of every product that the target has, with A in either memory, and of every other operation.
+/// A kernel of every product that the target has, with A in either memory, and of every other operation. It is only assembled: its
+/// stores overlap, and its products share one D.
 pub fn operations(target: &'static Target) -> Vec<Kernel> {
     if !target.has(Feature::TensorMemory) {
         return Vec::new();
@@ -59,7 +60,7 @@ pub fn operations(target: &'static Target) -> Vec<Kernel> {
                 b.tmem_product((product, 256), d, operands, scales);
             }
             let operands = (TmemOperand::Tmem(columns.plus(128)), of(Swizzle::B128));
-            b.tmem_product((product, 8), (columns.plus(256), first), operands, scales);
+            b.tmem_product((product, 16), (columns.plus(256), first), operands, scales);
         }
         b.tmem_commit(barrier);
     });

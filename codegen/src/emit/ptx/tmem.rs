@@ -42,6 +42,7 @@ impl Writer<'_> {
             TmemOp::WaitLoads => self.line("tcgen05.wait::ld.sync.aligned;"),
             TmemOp::WaitStores => self.line("tcgen05.wait::st.sync.aligned;"),
             TmemOp::Copy { to, from } => {
+                // The verifier has refused other sources.
                 let Space::Shared(block) = from.space else { return };
                 // 32 rows of 16 bytes: four core matrices, one after another.
                 let tile = SharedTile {

@@ -212,7 +212,7 @@ pub enum TmemError {
     /// A number of columns that cannot be allocated.
     #[error("{0} columns; must be a power of two from 32 to 512")]
     Columns(u32),
-    /// More resident blocks than the columns are enough for: they would wait for each other.
+    /// More resident blocks, or blocks of a cluster, than the columns of a multiprocessor are enough for.
     #[error("{blocks} resident blocks of {columns} columns; a multiprocessor has 512")]
     ResidentColumns {
         /// Blocks that are to be resident together.
@@ -237,6 +237,9 @@ pub enum TmemError {
     /// An operation before the allocation.
     #[error("tensor memory is used before its allocation")]
     BeforeAllocation,
+    /// A dependent grid that may start before this one has its columns: each could wait for the other.
+    #[error("a dependent grid is launched before the allocation")]
+    LaunchBeforeAllocation,
     /// An address that lanes of a warp have to give alike.
     #[error("the address `{0}` of tensor memory may differ between the lanes of a warp")]
     VaryingAddress(String),

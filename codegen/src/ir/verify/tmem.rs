@@ -31,15 +31,18 @@ pub(super) fn check(findings: &mut Findings<'_>) {
         findings.report(Some(*at), TmemError::InRole.into());
     }
     let allocated = of(Kind::Allocate).map(|(at, _)| *at).min();
-    for (at, _) in &uses.found {
-        if allocated.is_some_and(|allocated| *at < allocated) {
-            findings.report(Some(*at), TmemError::BeforeAllocation.into());
-        }
+    let before = |at: usize| allocated.is_some_and(|allocated| at < allocated);
+    for (at, _) in uses.found.iter().filter(|(at, _)| before(*at)) {
+        findings.report(Some(*at), TmemError::BeforeAllocation.into());
+    }
+    for at in uses.launches.iter().filter(|at| before(**at)) {
+        findings.report(Some(*at), TmemError::LaunchBeforeAllocation.into());
     }
 }
 
 fn declaration(findings: &mut Findings<'_>, kernel: &Kernel) {
-    let (columns, blocks) = (kernel.tmem_columns, kernel.launch.min_blocks);
+    let launch = kernel.launch;
+    let (columns, blocks) = (kernel.tmem_columns, launch.min_blocks.max(launch.cluster));
     if !kernel.target.has(Feature::TensorMemory) {
         let (target, feature) = (kernel.target.name, Feature::TensorMemory);
         findings.report(None, VerifyErrorKind::Unavailable { target, feature });
@@ -72,6 +75,8 @@ struct Use {
 struct Uses {
     next: usize,
     found: Vec<(usize, Use)>,
+    /// Where dependent grids are allowed to start.
+    launches: Vec<usize>,
 }
 
 impl Uses {
@@ -89,7 +94,10 @@ impl Uses {
                     self.found.push((at, Use { kind, repeats, before_roles }));
                     continue;
                 }
-                Statement::Op(_) => continue,
+                Statement::Op(op) => {
+                    self.launches.extend(matches!(op, Op::GridLaunch).then_some(at));
+                    continue;
+                }
                 Statement::If { .. } => (before_roles, repeats),
                 Statement::For { .. } | Statement::While { .. } => (before_roles, true),
                 Statement::Roles(_) => (false, repeats),

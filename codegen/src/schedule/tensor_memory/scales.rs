@@ -1,7 +1,7 @@
 //! Scales of both operands: from the buffers to tensor memory, through registers.
 //!
-//! After the columns of D each stage has those of its scales: for each word of a row's scales of a k-tile the columns of
-//! w, 32 rows a column; then for each word those of x.
+//! After the columns of D each stage has those of its scales: for each word of a row's scales of a k-tile four columns of
+//! w, 32 rows a column; then for each word four of x. (PTX aligns no columns of scales; other software begins at multiples of four.)
 
 use super::{Block, ROWS};
 use crate::ir::{Address, Builder, Cache, Mask, Op, Operand, TmemAddress, TmemOp, TmemScale, Type};
@@ -15,23 +15,26 @@ fn columns(rows: u32) -> u32 {
     rows.div_ceil(TMEM_WARP_LANES)
 }
 
+/// Columns of a word of scales of the most rows.
+const WORD_COLUMNS: u32 = ROWS / TMEM_WARP_LANES;
+
 /// Words of a row's scales of a k-tile: of both operands as many.
 fn row_words(main: &MainLoop<'_>) -> u32 {
     let codes = main.scaled().map_or(0, |scaled| scaled.blocks) * main.k_tile() / main.step();
     codes.div_ceil(4)
 }
 
-/// Columns of tensor memory of the scales of a stage, for so many tokens.
-pub(super) fn stage_columns(main: &MainLoop<'_>, tokens: u32) -> u32 {
-    row_words(main) * (columns(ROWS) + columns(tokens))
+/// Columns of tensor memory of the scales of a stage.
+pub(super) fn stage_columns(main: &MainLoop<'_>) -> u32 {
+    2 * row_words(main) * WORD_COLUMNS
 }
 
 /// Where the scales of a stage begin: those of w, and those of x.
 fn of_stage(b: &mut Builder, block: &Block<'_>, stage: Operand) -> [TmemAddress; 2] {
     let of_d = TmemAddress::new(block.columns).plus(block.tile.tokens);
-    let base = b.mad(stage, stage_columns(block.main, block.tile.tokens), of_d.base);
+    let base = b.mad(stage, stage_columns(block.main), of_d.base);
     let w = TmemAddress { base, ..of_d };
-    [w, w.plus(row_words(block.main) * columns(ROWS))]
+    [w, w.plus(row_words(block.main) * WORD_COLUMNS)]
 }
 
 /// The scales of A and B of a step.
@@ -42,10 +45,7 @@ pub(super) fn of_step(
 ) -> Option<[TmemScale; 2]> {
     let (word, byte) = block.main.scaled()?.of_step(step);
     let [w, x] = of_stage(b, block, stage);
-    Some([(w, ROWS), (x, block.tile.tokens)].map(|(at, rows)| {
-        let at = at.plus(word * columns(rows));
-        TmemScale { at, byte }
-    }))
+    Some([w, x].map(|at| TmemScale { at: at.plus(word * WORD_COLUMNS), byte }))
 }
 
 /// The program that brings scales into tensor memory, of one warp.
@@ -102,9 +102,11 @@ impl<'b, 'p> Scales<'b, 'p> {
             let values = self.load(b, k_tile);
             ring.acquire(b, phase);
             b.tmem(TmemOp::FenceAfter);
-            for (to, values) in of_stage(b, self.block, phase.stage).into_iter().zip(values) {
+            for (to, words) in of_stage(b, self.block, phase.stage).into_iter().zip(values) {
                 let to = TmemAddress { base: b.add(to.base, self.lanes), ..to };
-                b.tmem(TmemOp::Store { to, values });
+                for (word, values) in (0..).zip(words) {
+                    b.tmem(TmemOp::Store { to: to.plus(word * WORD_COLUMNS), values });
+                }
             }
             b.tmem(TmemOp::WaitStores);
             b.tmem(TmemOp::FenceBefore);
@@ -117,7 +119,7 @@ impl<'b, 'p> Scales<'b, 'p> {
     }
 
     /// Loads this lane's words of a k-tile: of w and of x, word by word, of all its rows.
-    fn load(&self, b: &mut Builder, k_tile: Operand) -> [Vec<Operand>; 2] {
+    fn load(&self, b: &mut Builder, k_tile: Operand) -> [Vec<Vec<Operand>>; 2] {
         let Block { main, io, .. } = self.block;
         let words = row_words(main);
         let w = match (main.problem.scale, io.scale) {
@@ -141,8 +143,8 @@ impl<'b, 'p> Scales<'b, 'p> {
             self.x.iter().map(row).collect()
         });
         [w, x].map(|rows: Vec<Vec<_>>| {
-            let word = |word: u32| rows.iter().map(move |row| Operand::Reg(row[word as usize]));
-            (0..words).flat_map(word).collect()
+            let word = |word| rows.iter().map(|row| Operand::Reg(row[word])).collect();
+            (0..words as usize).map(word).collect()
         })
     }
 }

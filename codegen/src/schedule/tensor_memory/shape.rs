@@ -40,6 +40,16 @@ const SECOND_AXIS: u32 = 65_535;
 /// Registers of a thread besides its sums: scales of a k-tile, addresses.
 const OTHER_REGISTERS: u32 = 96;
 
+/// Tokens of blocks that are not mostly empty.
+fn tokens_of_blocks(tokens: u32) -> impl Iterator<Item = u32> {
+    TOKENS.into_iter().filter(move |of_block| *of_block == TOKENS[0] || *of_block / 2 < tokens)
+}
+
+/// The most splits of K.
+fn most_splits(main: &MainLoop<'_>) -> u32 {
+    (main.k_iters() / FEWEST_K_TILES).max(1)
+}
+
 /// The instruction of a product, if it is one of tensor memory that scales its operands.
 fn instruction(main: &MainLoop<'_>) -> Option<&'static MatrixOp> {
     main.instruction().filter(|op| op.scope == MatrixScope::TensorMemory && op.scaling.is_some())
@@ -70,11 +80,10 @@ impl Schedule for TmemTile {
             return Err(Unscheduled::Shape { what: "M", value: tokens, rule });
         }
         refuse_stack(problem)?;
-        let largest = TOKENS.into_iter().rev().find(|of_block| *of_block / 2 < tokens);
-        let of_block = largest.unwrap_or(TOKENS[0]);
+        let of_block = tokens_of_blocks(tokens).last().unwrap_or(TOKENS[0]);
         let blocks = u64::from(problem.row_tiles()) * u64::from(tokens.div_ceil(of_block));
         let wanted = u64::from(MULTIPROCESSORS) / blocks.max(1);
-        let splits = (wanted as u32).clamp(1, (main.k_iters() / FEWEST_K_TILES).max(1));
+        let splits = (wanted as u32).clamp(1, most_splits(main));
         let programmatic = problem.target().has(Feature::GridDependency);
         let tile = |stages| Self { tokens: of_block, stages, splits, programmatic };
         let fitting = (2..=MOST_STAGES).rev().map(tile).find(|tile| tile.fits(problem));
@@ -88,9 +97,10 @@ impl Schedule for TmemTile {
         }
         let programmatic = problem.target().has(Feature::GridDependency);
         let mut all = Vec::new();
-        for of_block in TOKENS.into_iter().filter(|of_block| *of_block / 2 < tokens) {
+        let most = most_splits(&MainLoop::new(problem));
+        for of_block in tokens_of_blocks(tokens) {
             for stages in 2..=MOST_STAGES {
-                for splits in [1, 2, 3, 4, 6, 8] {
+                for splits in [1, 2, 3, 4, 6, 8].into_iter().filter(|splits| *splits <= most) {
                     all.push(Self { tokens: of_block, stages, splits, programmatic });
                 }
             }
@@ -156,7 +166,7 @@ impl Schedule for TmemTile {
 impl TmemTile {
     /// Columns of the scales of all stages.
     fn scale_columns(&self, main: &MainLoop<'_>) -> u32 {
-        self.stages.saturating_mul(scales::stage_columns(main, self.tokens))
+        self.stages.saturating_mul(scales::stage_columns(main))
     }
 
     /// Columns of tensor memory of a block.

@@ -5,10 +5,10 @@ use super::faults::{Injected, drop_op, injected, missed, op, replace};
 use super::kernels::{bf16_words, buffer, chip, launch, of, product_of, small};
 use super::{Case, Outcome, simulate};
 use crate::ir::{
-    Access, Address, BarrierId, BarrierRef, Binary, BufferId, Builder, Extent, Kernel, Op, Operand,
-    Reg, Register, RegisterId, SharedId, SharedTile, Special, Statement, Swizzle, TensorId,
-    TensorMap, TmemAddress, TmemError, TmemOp, TmemOperand, TmemScale, Type, Unary, Uniformity,
-    VerifyErrorKind, Width, Word, matrix_op, verify,
+    Access, Address, BarrierId, BarrierRef, Binary, BufferId, Builder, Extent, Kernel, MatrixOp,
+    Op, Operand, Reg, Register, RegisterId, SharedId, SharedTile, Special, Statement, Swizzle,
+    TensorId, TensorMap, TmemAddress, TmemError, TmemOp, TmemOperand, TmemScale, Type, Unary,
+    Uniformity, ValueError, VerifyErrorKind, Width, Word, matrix_op, verify,
 };
 use crate::sim::{Arguments, Contents};
 use quantloom_dsl::format::{E2M1, E4M3};
@@ -264,6 +264,11 @@ fn scaled() -> Case {
         (parts.base, parts.own, parts.first, parts.thread, parts.warp);
     let (full, done) = (parts.full, parts.done);
     let b = &mut parts.b;
+    let copied = BarrierRef { array: b.barriers("copied", 1), index: 0.into() };
+    b.when(first, |b| {
+        b.push(Op::MbarrierInit { barrier: copied, arrivals: 1 });
+        b.push(Op::MbarrierFence);
+    });
     let product = matrix_op("tcgen05.scale.e2m1.e4m3", b.target()).expect("a row");
     // The codes of a row are 32 bytes: two of its 16-byte segments, 128 bytes of eight rows apart.
     b.when(first, |b| {
@@ -296,9 +301,11 @@ fn scaled() -> Case {
     b.barrier();
     b.when(first, |b| {
         b.tmem(TmemOp::FenceAfter);
-        b.push(Op::MbarrierWait { barrier: full, parity: 0.into() });
         let columns = TmemAddress::new(base);
+        b.comment("whether it has landed or not, the product is after it");
         b.tmem(TmemOp::Copy { to: columns, from: Address::new(words, 0) });
+        b.tmem_commit(copied);
+        b.push(Op::MbarrierWait { barrier: full, parity: 0.into() });
         let tile = |block| SharedTile {
             block,
             index: 0.into(),
@@ -384,14 +391,15 @@ fn fences_after(op: &TmemOp) -> bool {
 /// Changes the nth product.
 fn product(kernel: &mut Kernel, nth: usize, change: fn(&mut Parameters<'_>)) {
     op(kernel, nth, tmem(products), |op| {
-        if let Op::Tmem(TmemOp::Product { n, d, a, b, adds, scales, .. }) = op {
-            change(&mut Parameters { n, d, a, b, adds, scales });
+        if let Op::Tmem(TmemOp::Product { op, n, d, a, b, adds, scales }) = op {
+            change(&mut Parameters { op, n, d, a, b, adds, scales });
         }
     });
 }
 
 /// What a fault changes of a product.
 struct Parameters<'o> {
+    op: &'o mut &'static MatrixOp,
     n: &'o mut u32,
     d: &'o mut TmemAddress,
     a: &'o mut TmemOperand,
@@ -430,6 +438,9 @@ const FAULTS: &[Injected] = &[
     // Who executes an operation, and where.
     injected("a product by all threads", shared, all_threads, "tensor memory"),
     injected("the lanes of another warp", shared, |k| op(k, 0, |op| matches!(op, Op::Binary { op: Binary::Shl, .. }), |op| if let Op::Binary { b, .. } = op { *b = 22.into(); }), "tensor memory"),
+    injected("a fence before the barrier by one lane", stored, |k| by_one_thread(k, tmem(fences_before)), "race"),
+    injected("another instruction on the same sums", shared, |k| product(k, 2, |of| *of.op = matrix_op("tcgen05.f16", chip("sm_100a")).unwrap()), "in flight"),
+    injected("more arrivals than the mbarrier counts", shared, commit_twice, "barrier"),
     injected("the first product adds", shared, |k| product(k, 0, |of| *of.adds = Operand::Pred(true)), "poison memory"),
     injected("a later product does not add", shared, |k| product(k, 2, |of| *of.adds = Operand::Pred(false)), "result"),
     injected("a product of fewer columns", shared, |k| (0..4).for_each(|nth| product(k, nth, |of| *of.n = 8)), "poison memory"),
@@ -456,6 +467,29 @@ fn all_threads(kernel: &mut Kernel) {
             then.retain(|inner| matches!(inner, Statement::Op(op) if tmem(products)(op)));
         }
     }
+}
+
+/// Only the first thread executes the first such operation.
+fn by_one_thread(kernel: &mut Kernel, wanted: impl Fn(&Op) -> bool) {
+    let compared = |statement: &Statement| match statement {
+        Statement::Op(Op::Compare { dst, .. }) => Some(*dst),
+        _ => None,
+    };
+    let condition = kernel.body.iter().find_map(compared).expect("a comparison").into();
+    let at = |statement: &Statement| matches!(statement, Statement::Op(op) if wanted(op));
+    let at = kernel.body.iter().position(at).expect("the operation");
+    let then = vec![kernel.body.remove(at)];
+    kernel.body.insert(at, Statement::If { condition, then, otherwise: Vec::new() });
+}
+
+/// Two commits of the same products to an mbarrier whose phase lacks one arrival and no bytes, and a third that waits for
+/// bytes.
+fn commit_twice(kernel: &mut Kernel) {
+    replace(kernel, 0, tmem(|op| matches!(op, TmemOp::Commit { .. })), &|commit| {
+        let Op::Tmem(TmemOp::Commit { barrier }) = commit else { return Vec::new() };
+        let expects = Op::MbarrierArrive { barrier, expect: Some(16.into()) };
+        vec![expects, commit]
+    });
 }
 
 /// Warp 1 frees what warp 0 has allocated.
@@ -536,6 +570,16 @@ fn the_verifier_knows_the_rules_of_the_allocation() {
     assert_eq!(first(frees), tmem_error(TmemError::NotOnce { what: "frees", times: 0 }));
     let early = |k: &mut Kernel| k.body.insert(0, Statement::Op(Op::Tmem(TmemOp::FenceAfter)));
     assert_eq!(first(early), tmem_error(TmemError::BeforeAllocation));
+    let launches = |k: &mut Kernel| k.body.insert(0, Statement::Op(Op::GridLaunch));
+    assert_eq!(first(launches), tmem_error(TmemError::LaunchBeforeAllocation));
+    let cluster = |k: &mut Kernel| (k.tmem_columns, k.launch.cluster) = (256, 4);
+    let resident = TmemError::ResidentColumns { blocks: 4, columns: 256 };
+    assert_eq!(first(cluster), tmem_error(resident));
+    let scope = |k: &mut Kernel| {
+        product(k, 0, |of| *of.op = matrix_op("mma.m16n8k16.bf16", chip("sm_100a")).unwrap());
+    };
+    let other = ValueError::InstructionScope("mma.m16n8k16.bf16");
+    assert_eq!(first(scope), VerifyErrorKind::Value(other));
     let looped = |k: &mut Kernel| {
         let body = std::mem::take(&mut k.body);
         let counter = k.registers.len() as u32;

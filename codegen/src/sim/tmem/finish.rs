@@ -5,73 +5,65 @@ use super::{
     scale_places,
 };
 use crate::ir::{Element, Scaling};
-use crate::sim::clock::{ALL_LANES, AccessRecord, Clock, Observer};
+use crate::sim::clock::{ALL_LANES, Observer};
 use crate::sim::fault::FaultKind;
 use crate::sim::matrix::{elements, summed};
 use crate::sim::misuse::TmemMisuse;
 use crate::sim::state::UnitState;
 use crate::target::{ScaleCode, TMEM_LANES, TMEM_WARP_LANES};
 
+/// Why a commit of a block fails, and where.
+pub(in crate::sim) struct Failed {
+    pub(in crate::sim) point: u32,
+    pub(in crate::sim) kind: FaultKind,
+}
+
 /// Completes the oldest commit of a block: its work, in order, and its arrival.
-pub(in crate::sim) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Result<(), FaultKind> {
+pub(in crate::sim) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Result<(), Failed> {
     let Some(tmem) = &mut state.blocks[block].tmem else { return Ok(()) };
-    let Some(commit) = tmem.commits.pop_front() else { return Ok(()) };
-    let engine = state.context.engine(block, commit.mbarrier);
-    let epoch = state.blocks[block].mbarriers[commit.mbarrier].phase + 1;
+    let Some(mut commit) = tmem.commits.pop_front() else { return Ok(()) };
+    let landed = &mut tmem.landed[usize::from(commit.by.0)];
+    *landed += 1;
+    let (epoch, entity) = (*landed, state.context.tmem_engine(commit.by.0));
     for work in &commit.work {
-        let record = AccessRecord {
-            epoch,
+        let engine = Observer {
             unit: state.unit,
+            entity,
+            epoch,
             point: work.point,
-            entity: engine,
-            lane: ALL_LANES,
-            atomic: false,
+            clock: &commit.clock,
+            partial: None,
         };
-        finish(state, block, work, record, &commit)?;
+        let finished = finish(state, block, (work, &commit), &engine);
+        finished.map_err(|kind| Failed { point: work.point, kind })?;
     }
-    let mut clock = commit.clock;
-    if let Some(tmem) = &mut state.blocks[block].tmem {
-        let known = tmem.completed.iter().position(|(by, _)| *by == commit.by);
-        let at = known.unwrap_or_else(|| {
-            tmem.completed.push((commit.by, Clock::new(clock.own.len())));
-            tmem.completed.len() - 1
-        });
-        let completed = &mut tmem.completed[at].1;
-        completed.own[usize::from(engine)].full = epoch;
-        clock.join(completed);
-    }
-    state.blocks[block].mbarriers[commit.mbarrier].arrive(&clock, engine);
-    Ok(())
+    // What the thread committed before has landed too.
+    commit.clock.own[usize::from(entity)].full = epoch;
+    let number = commit.mbarrier;
+    let engine = state.context.engine(block, number);
+    let arrived = state.blocks[block].mbarriers[number].arrive(&commit.clock, engine);
+    arrived.map_err(|misuse| {
+        let barrier = state.mbarrier_name(number);
+        let kind = FaultKind::Barrier { barrier, misuse };
+        Failed { point: commit.point, kind }
+    })
 }
 
 fn finish(
     state: &mut UnitState<'_, '_>,
     block: usize,
-    work: &InFlight,
-    record: AccessRecord,
-    commit: &Commit,
+    (work, commit): (&InFlight, &Commit),
+    engine: &Observer<'_>,
 ) -> Result<(), FaultKind> {
-    let [of_warp, of_tmem] = commit.epochs;
-    let (unit, point) = (state.unit, work.point);
     let truncate = state.context.options.truncate_fp8;
-    let tmem_entity = state.context.tmem_entity(work.by.0);
+    let record = engine.record(ALL_LANES);
     let at = &mut state.blocks[block];
     let Some(tmem) = &mut at.tmem else { return Ok(()) };
-    let who = |entity: u16, epoch: u32| Observer {
-        unit,
-        entity,
-        epoch,
-        point,
-        clock: &commit.clock,
-        partial: None,
-    };
-    let (reader, tmem_reader) = (who(work.by.0, of_warp), who(tmem_entity, of_tmem));
-    let lane = work.by.1;
     let mut shared = |segments: &[(u32, u32)]| {
         let mut all = Vec::new();
         for &(start, len) in segments {
             all.extend_from_slice(&at.shared.bytes[start as usize..(start + len) as usize]);
-            at.shared.end_read(&reader, lane, (start, len));
+            at.shared.end_read(engine, ALL_LANES, (start, len));
         }
         all
     };
@@ -93,7 +85,7 @@ fn finish(
                     for range in place.ranges() {
                         let words = tmem.words(range);
                         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-                        tmem.cells.end_read(&tmem_reader, lane, range);
+                        tmem.cells.end_read(engine, ALL_LANES, range);
                     }
                     elements(op.a, &bytes)
                 }
@@ -101,8 +93,8 @@ fn finish(
             let b = elements(op.b, &shared(&of.b));
             let [mut a, mut b] = [a, b];
             if let (Some(scaling), Some([of_a, of_b])) = (op.scaling, &of.scales) {
-                scale(tmem, (&mut a, k), scaling, of_a, (&tmem_reader, lane))?;
-                scale(tmem, (&mut b, k), scaling, of_b, (&tmem_reader, lane))?;
+                scale(tmem, (&mut a, k), scaling, of_a, engine)?;
+                scale(tmem, (&mut b, k), scaling, of_b, engine)?;
             }
             let k = k as usize;
             for row in 0..TMEM_LANES {
@@ -142,7 +134,7 @@ fn scale(
     (elements, k): (&mut [f64], u32),
     scaling: Scaling,
     scales: &ScaleWords,
-    (who, lane): (&Observer<'_>, u8),
+    engine: &Observer<'_>,
 ) -> Result<(), FaultKind> {
     let number = scaling.code.number();
     for row in 0..scales.rows {
@@ -167,7 +159,7 @@ fn scale(
     }
     for place in scale_places(&scales.columns, scales.rows) {
         for range in place.ranges() {
-            tmem.cells.end_read(who, lane, range);
+            tmem.cells.end_read(engine, ALL_LANES, range);
         }
     }
     Ok(())

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Accumulator, Commit, InFlight, InFlightKind, Load, Place, Product, ProductOperand, ScaleWords,
-    Store, TensorMemory, scale_places,
+    Accumulator, Commit, FencedLanes, InFlight, InFlightKind, Load, Place, Product, ProductOperand,
+    ScaleWords, Store, TensorMemory, scale_places,
 };
 use crate::ir::{
     Address, BarrierRef, MatrixOp, Operand, Reg, SharedId, SharedTile, Space, TmemAddress, TmemOp,
@@ -37,14 +37,13 @@ impl<const L: usize> Warp<L> {
             TmemOp::Product { op, n, d, a, b, adds, scales } => {
                 self.tmem_product(state, point, (op, *n), (d, *adds), (a, b), scales.as_ref())
             }
-            TmemOp::Commit { barrier } => self.tmem_commit(state, barrier),
+            TmemOp::Commit { barrier } => self.tmem_commit(state, point, barrier),
             TmemOp::FenceBefore => {
                 self.tmem_fence_before(state);
                 Ok(())
             }
             TmemOp::FenceAfter => {
-                self.tmem.seen.join(&self.clock);
-                self.tmem.seen_by_part = self.partial.clone();
+                self.tmem_fence_after();
                 Ok(())
             }
         }
@@ -69,10 +68,30 @@ impl<const L: usize> Warp<L> {
         self.tmem.epoch += 1;
     }
 
+    /// The accesses of the live lanes may be published: by each of them its own, by others when the warp has synchronised.
     fn tmem_fence_before(&mut self, state: &UnitState<'_, '_>) {
-        let entity = usize::from(state.context.tmem_entity(self.entity));
-        self.clock.own[entity].full = self.tmem.epoch;
-        self.tmem_next_epoch(state);
+        let entity = state.context.tmem_entity(self.entity);
+        self.tmem.fenced = Some(FencedLanes { entity, epoch: self.tmem.epoch, lanes: self.active });
+        self.tmem.epoch += 1;
+    }
+
+    /// Later accesses of the live lanes see what these have seen.
+    fn tmem_fence_after(&mut self) {
+        if self.active == Self::FULL {
+            self.tmem.seen.join(&self.clock);
+            self.tmem.seen_by_part = self.partial.clone();
+            return;
+        }
+        let mut seen = self.clock.clone();
+        if let Some((lanes, partial)) = &self.partial
+            && lanes & self.active == self.active
+        {
+            seen.join(partial);
+        }
+        match &mut self.tmem.seen_by_part {
+            Some((lanes, known)) if *lanes == self.active => known.join(&seen),
+            other => *other = Some((self.active, seen)),
+        }
     }
 
     fn tmem_of<'s>(&self, state: &'s mut UnitState<'_, '_>) -> StepResult<&'s mut TensorMemory> {
@@ -338,8 +357,10 @@ impl<const L: usize> Warp<L> {
         self.start_async_read(state, point, (from.space, owner), lane, (start, 512))?;
         self.tmem_start_write(state, point, &to, lane)?;
         let (by, to) = ((self.entity, lane as u8), to.columns);
+        let tmem = self.tmem_of(state)?;
+        tmem.copies.push(Accumulator { columns: to.clone(), by, op: None });
         let what = InFlightKind::Copy { to, from: start };
-        self.tmem_of(state)?.started.push(InFlight { by, point, what });
+        tmem.started.push(InFlight { by, point, what });
         Ok(())
     }
 
@@ -356,7 +377,7 @@ impl<const L: usize> Warp<L> {
         let by = (self.entity, lane as u8);
         let adds = self.flag(state, adds, self.active)? >> lane & 1 == 1;
         let d = self.tmem_all_lanes(state, d, n)?;
-        self.tmem_accumulator(state, point, (&d, adds), by)?;
+        self.tmem_accumulator(state, point, (op, &d, adds), by)?;
         let bytes = |bits: u32| op.shape[2] * bits / 8;
         let a = match a {
             TmemOperand::Shared(tile) => {
@@ -383,16 +404,16 @@ impl<const L: usize> Warp<L> {
         Ok(())
     }
 
-    /// Starts the write of D. The thread that started the last product with the same D needs no wait for it.
+    /// Starts the write of D. The thread that started the last product of the same instruction and D needs no wait for it.
     fn tmem_accumulator(
         &mut self,
         state: &mut UnitState<'_, '_>,
         point: u32,
-        (d, adds): (&Place, bool),
+        (op, d, adds): (&'static MatrixOp, &Place, bool),
         by: (u16, u8),
     ) -> StepResult {
         let lane = usize::from(by.1);
-        let same = |of: &Accumulator| of.columns == d.columns && of.by == by;
+        let same = |of: &Accumulator| of.columns == d.columns && of.by == by && of.op == Some(op);
         if self.tmem_of(state)?.accumulators.iter().any(same) {
             return self.tmem_start(state, point, (d, true), lane, |cells, who, range| {
                 cells.start_next_write(who, by.1, range)
@@ -405,11 +426,11 @@ impl<const L: usize> Warp<L> {
         }
         self.tmem_start_write(state, point, d, lane)?;
         let columns = d.columns.clone();
-        self.tmem_of(state)?.accumulators.push(Accumulator { columns, by });
+        self.tmem_of(state)?.accumulators.push(Accumulator { columns, by, op: Some(op) });
         Ok(())
     }
 
-    /// Starts the read of an operand, which a copy of the same thread may still be writing.
+    /// Starts the read of an operand; of what copies of the same thread have written or are still writing, without a wait.
     fn tmem_read_operand(
         &mut self,
         state: &mut UnitState<'_, '_>,
@@ -441,11 +462,15 @@ impl<const L: usize> Warp<L> {
         Ok(ScaleWords { columns: place.columns, rows, byte: scale.byte })
     }
 
-    fn tmem_commit(&mut self, state: &mut UnitState<'_, '_>, barrier: &BarrierRef) -> StepResult {
+    fn tmem_commit(
+        &mut self,
+        state: &mut UnitState<'_, '_>,
+        point: u32,
+        barrier: &BarrierRef,
+    ) -> StepResult {
         let lane = self.tmem_thread()?;
         let mbarrier = self.mbarriers(state, barrier)?[lane];
         self.check_initialised(state, (self.block, mbarrier), lane, true)?;
-        let epochs = [self.epoch, self.tmem.epoch];
         self.tmem_fence_before(state);
         let clock = self.publish(self.active);
         let by = (self.entity, lane as u8);
@@ -453,7 +478,7 @@ impl<const L: usize> Warp<L> {
         let (work, rest) =
             std::mem::take(&mut tmem.started).into_iter().partition(|work| work.by == by);
         tmem.started = rest;
-        tmem.commits.push_back(Commit { by, mbarrier, work, clock, epochs });
+        tmem.commits.push_back(Commit { by, point, mbarrier, work, clock });
         Ok(())
     }
 }
