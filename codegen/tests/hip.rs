@@ -36,7 +36,6 @@ fn operations(target: &Target) -> Vec<Operation> {
     let widened = [F16, Bf16].map(|half| [Low, High].map(|side| F32FromHalf(half, side)));
     let unary = [Not, PopCount, F32FromU32, F32FromS32, S32FromF32, Negate, Abs, Sqrt, RoundEven];
     all.extend(widened.as_flattened().iter().chain(&unary).copied().map(One));
-    all.extend([F16x2FromE4m3(Low), F16x2FromE4m3(High)].map(One));
     all.extend([Add, Sub, Mul, MulHigh, Div, Rem, Min, Max, MinSigned, MaxSigned].map(Two));
     all.extend([And, Or, Xor, Shl, Shr, ShrSigned, PackE4m3].map(Two));
     all.extend([AddF32, SubF32, MulF32, DivF32, MinF32, MaxF32].map(Two));

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kernels::mutation::{Mutation, mutate, put_before};
-use quantloom_codegen::ir::{
-    Binary, Kernel, MatrixOperand, Op, Operand, Side, Ternary, Unary, Width,
-};
+use quantloom_codegen::ir::{Binary, Kernel, MatrixOperand, Op, Operand, Ternary, Unary, Width};
 use quantloom_codegen::jit::Simulator;
 use quantloom_codegen::plan::plan;
 use quantloom_codegen::target::target;
@@ -95,8 +93,8 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         }
     }),
     ("scales of weights of the columns beside", FACTOR, BOTH, |_, op| {
-        if let Op::Unary { op: Unary::F16x2FromE4m3(side), .. } = op {
-            *side = if *side == Side::Low { Side::High } else { Side::Low };
+        if let Op::Unary { op: Unary::F16x2From(_, pair), .. } = op {
+            *pair ^= 1;
         }
     }),
     ("scales of weights of another lane", POWERS, SKINNY, |place, op| match op {

@@ -11,7 +11,7 @@ use quantloom_codegen::plan::templates::{
     placed_half, planes, planes_to_bytes, planes_to_elements, signed_nibbles,
 };
 use quantloom_codegen::plan::{DequantPlan, OperandType, Sequence};
-use quantloom_codegen::target::Class;
+use quantloom_codegen::target::{Class, ConvertedCode};
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::{Code, WeightCode};
 use quantloom_tests::sweep::Share;
@@ -122,6 +122,12 @@ fn every_sequence_is_correct_for_every_code() {
         assert!(made > 0, "{} makes nothing", template.name);
     }
     assert!(sequences.iter().filter(|sequence| sequence.template == PLACED_HALF).count() >= 4);
+    // Every type that an instruction converts.
+    for of in ConvertedCode::ALL {
+        let number = Code::Number(Number::Float(of.format()));
+        let made = |made: &&Sequence| made.template == "convert_f16" && made.weight.code == number;
+        assert!(sequences.iter().any(|sequence| made(&sequence)), "{of:?}");
+    }
     for template in [SIGNED_NIBBLES, CONVERT_ROWS] {
         assert!(sequences.iter().any(|sequence| sequence.template == template));
     }
@@ -195,6 +201,14 @@ fn the_cheapest_sequences_are_these() {
         ("e3m4", OperandType::F16, Class::Ampere, "rebias", 15, 4, 0, 0),
         ("e4m3", OperandType::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
         ("e2m1", OperandType::F16, Class::Hopper, "rebias", 15, 8, 0, -14),
+        ("e2m1", OperandType::F16, Class::Ada, "rebias", 15, 8, 0, -14),
+        ("e2m3", OperandType::F16, Class::Ada, "planes_to_bytes -> rebias", 49, 16, 0, -14),
+        ("e2m1", OperandType::F16, Class::Blackwell, "convert_f16", 4, 8, 0, 0),
+        ("e2m3", OperandType::F16, Class::Blackwell, "planes_to_bytes -> convert_f16", 25, 16, 0, 0),
+        // By conversion 25, 17 of them to join planes.
+        ("e3m2", OperandType::F16, Class::Blackwell, "placed_half", 17, 16, 0, -12),
+        // By conversion to f16 32: two of f16 become two of bf16 in three.
+        ("e2m1", OperandType::Bf16, Class::Blackwell, "placed_half", 24, 16, 0, 0),
         ("e4m3", OperandType::F16, Class::Ampere, "rebias", 13, 4, 0, 0),
         ("u4 - 8", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("i4", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
@@ -334,6 +348,7 @@ fn sequences_that_take_no_scale_say_so() {
     assert!(of.contains(&("subnormal_half", true)), "{of:?}");
     assert!(ranges("u4 - 7", 4, OperandType::Bf16).contains(&("subnormal_half", false)));
     assert!(ranges("e4m3", 8, OperandType::F16).contains(&("convert_f16", false)));
+    assert!(ranges("e2m1", 4, OperandType::F16).contains(&("convert_f16", false)));
 }
 
 #[test]

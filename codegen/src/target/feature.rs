@@ -39,6 +39,8 @@ pub enum Feature {
     PackHalf,
     /// e4m3 to f16.
     ConvertE4m3,
+    /// Floats of 4 and 6 bits to f16.
+    ConvertSmall,
     /// f32 to e4m3.
     PackE4m3,
     /// Loads that do not allocate in L1.
@@ -176,6 +178,8 @@ pub const AVAILABILITY: &[Availability] = &[
     wgsl(Feature::PackHalf),
     sm(Feature::ConvertE4m3, 89, 8, 1),
     sm(Feature::ConvertE4m3, 90, 7, 8),
+    arch_specific(Feature::ConvertSmall, 120, 8, 7),
+    arch_specific(Feature::ConvertSmall, 121, 8, 8),
     sm(Feature::PackE4m3, 89, 8, 1),
     sm(Feature::PackE4m3, 90, 7, 8),
     gfx(Feature::PackE4m3, CDNA4),

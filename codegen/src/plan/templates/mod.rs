@@ -77,7 +77,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "convert_f16",
-        summary: "e4m3 by the conversion instruction, two at a time: f16",
+        summary: "floats of 4, 6 and 8 bits by the conversion instruction, two at a time: f16",
         subnormals: false,
         make: to_16bit::convert_f16,
     },
