@@ -23,10 +23,12 @@ mod mistakes;
 mod prescale;
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
-const OPERANDS: [OperandType; 6] = [
+const OPERANDS: [OperandType; 8] = [
     OperandType::I8,
+    OperandType::I4,
     OperandType::E4m3,
     OperandType::E4m3Fnuz,
+    OperandType::E5m2,
     OperandType::Bf16,
     OperandType::F16,
     OperandType::F32,

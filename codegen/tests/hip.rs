@@ -7,7 +7,7 @@ use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::*;
 use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_codegen::target::{Feature, Target};
-use quantloom_dsl::format::{BF16, E4M3, F16, Overflow};
+use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Overflow, Variant};
 use quantloom_tests::tools::clang;
 
 const TARGETS: [&str; 4] = ["gfx942", "gfx950", "gfx1100", "gfx1201"];
@@ -525,6 +525,8 @@ fn matrices(target: &'static Target) -> (Kernel, Vec<&'static MatrixOp>) {
     (b.finish(), rows)
 }
 
+const E5M2: FloatFormat = FloatFormat::new(5, 2, Variant::Ieee);
+
 /// Small integers as codes of the element type: sums are exact in every order.
 fn small(element: Element, words: &mut [u32], seed: u32) {
     for (at, word) in words.iter_mut().enumerate() {
@@ -536,11 +538,12 @@ fn small(element: Element, words: &mut [u32], seed: u32) {
                 Element::F16 => F16.encode(value, Overflow::Special),
                 Element::Bf16 => BF16.encode(value, Overflow::Special),
                 Element::E4m3 => E4M3.encode(value, Overflow::Special),
+                Element::E5m2 => E5M2.encode(value, Overflow::Special),
                 // In e4m3fnuz the same numbers are one binade higher, and there is no negative
                 // zero.
                 Element::E4m3Fnuz if value == 0.0 => 0,
                 Element::E4m3Fnuz => E4M3.encode(2.0 * value, Overflow::Special),
-                _ => (draw as i32 - 8) as u32 & 0xff,
+                _ => (draw as i32 - 8) as u32 & ((1 << element.bits()) - 1),
             };
             word | code << (part * element.bits())
         });

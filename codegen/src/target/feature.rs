@@ -89,9 +89,9 @@ pub enum Feature {
     MfmaScale,
     /// f32 to bf16 by one instruction, on AMD.
     ConvertBf16,
-    /// WMMA 16x16x16 on 16-bit floats and bytes whose operands two lanes hold.
+    /// WMMA 16x16x16 on 16-bit floats, bytes and integers of 4 bits whose operands two lanes hold.
     WmmaCopied,
-    /// WMMA 16x16x16 on 16-bit floats, FP8 and bytes whose operands one lane holds.
+    /// WMMA 16x16x16 on 16-bit floats, FP8 and bytes, 16x16x32 on integers of 4 bits, whose operands one lane holds.
     Wmma,
 }
 
