@@ -209,7 +209,7 @@ fn every_pair_of_scaled_formats_is_right() {
         ("e5m2", "[k, n]"),
     ];
     for (weight, pack) in weights {
-        for x in ["e2m1", "e2m3", "e3m2", "e4m3"] {
+        for x in ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"] {
             let clauses = format!(
                 "weight: {weight}, scale: e8m0 per 1x32, scale: f32 per channel, pack: {pack}, \
                  activation: {x} {{ scale: e8m0 per 1x32 from pow2 }}"
