@@ -595,6 +595,35 @@ fn rounded_values_are_told() {
     assert_eq!(plan("codebook(0, 1, -1, 0)", "bf16", "sm_80").dequant.to_string(), "byte_tables");
 }
 
+/// Of RDNA: integers of 4 bits on both sides as they are, but for groups whose sums a lane has no registers for, and weights
+/// that no sequence spreads to 4 bits; FP8 of both kinds in all pairs, where the chip has them.
+#[test]
+fn rdna_multiplies_few_bits_as_they_are() {
+    let (i4, e4m3, e5m2) = (
+        "i4 { scale: f32 per token }",
+        "e4m3 { scale: f32 per token }",
+        "e5m2 { scale: f32 per token }",
+    );
+    for (weight, x, name, group, wanted) in [
+        ("i4", i4, "gfx1100", 128, "wmma_s4_copied"),
+        ("i2", i4, "gfx1151", 128, "wmma_s4_copied"),
+        ("u4", "i2 { scale: f32 per token }", "gfx1200", 256, "wmma_s4"),
+        ("i4", i4, "gfx1100", 64, "wmma_s8_copied"),
+        ("i4", i4, "gfx1201", 64, "wmma_s8"),
+        ("i3", i4, "gfx1201", 128, "wmma_s8"),
+        ("i4", "i8 { scale: f32 per token }", "gfx1201", 128, "wmma_s8"),
+        ("e5m2", e5m2, "gfx1201", 32, "wmma_e5m2"),
+        ("e5m2", e4m3, "gfx1200", 32, "wmma_e5m2_e4m3"),
+        ("e4m3", e5m2, "gfx1201", 32, "wmma_e4m3_e5m2"),
+        ("e4m3", e4m3, "gfx1201", 32, "wmma_e4m3"),
+        ("e5m2", e5m2, "gfx1100", 32, "wmma_f16_copied"),
+        ("i4", i4, "gfx950", 128, "mfma_s8_k64"),
+    ] {
+        let plan = plan_of(&scheme_in_groups(weight, x, group), name).unwrap();
+        assert_eq!(plan.compute.product.name, wanted, "{weight} in groups of {group}, {x}, {name}");
+    }
+}
+
 /// A product that a chip lacks is replaced by a wider one that it has.
 #[test]
 fn the_next_product_takes_over() {
