@@ -1,6 +1,7 @@
 //! The targets by name: one row each, with the facts that schedules, verifier and emitters use.
 
 mod class;
+mod conversion;
 mod feature;
 mod half;
 mod matrix;
@@ -9,6 +10,7 @@ pub mod tmem;
 use std::fmt;
 
 pub use class::Class;
+pub use conversion::ConvertedCode;
 pub use feature::{AVAILABILITY, Availability, Chips, Feature, PtxVersion};
 pub use half::Half;
 pub use matrix::{

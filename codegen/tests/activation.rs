@@ -23,10 +23,12 @@ mod mistakes;
 mod prescale;
 
 const OWN: [FloatFormat; 3] = [BF16, F16, F32];
-const OPERANDS: [OperandType; 6] = [
+const OPERANDS: [OperandType; 8] = [
     OperandType::I8,
+    OperandType::I4,
     OperandType::E4m3,
     OperandType::E4m3Fnuz,
+    OperandType::E5m2,
     OperandType::Bf16,
     OperandType::F16,
     OperandType::F32,
@@ -205,6 +207,7 @@ fn codes_with_their_scales_are_the_references() {
         ("e2m3", OperandType::E2m3, 1.9375),
         ("e3m2", OperandType::E3m2, 1.875),
         ("e4m3", OperandType::E4m3, 1.75),
+        ("e5m2", OperandType::E5m2, 1.75),
     ] {
         for (own, arithmetic) in OWN.into_iter().flat_map(|own| [(own, "own"), (own, "f32")]) {
             let activation = format!("{code} {{ scale: e8m0 per 1x32 from pow2 above {above} }}");

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 /// Schemes that together have every kind of work: decoding by shifts, tables and from planes, scales
 /// and zero points of each kind, operands of x by kernels, integer and FP8 products of both forms,
 /// products that scale their operands.
-const SCHEMES: [(&str, &str); 20] = [
+const SCHEMES: [(&str, &str); 22] = [
     ("ct_w4a16", "gfx942"),
     ("gptq4_v1_actorder", "gfx950"),
     ("gptq3_v1", "gfx942"),
@@ -33,6 +33,8 @@ const SCHEMES: [(&str, &str); 20] = [
     ("ct_w8a8", "gfx1201"),
     ("fp8_block", "gfx1201"),
     ("ct_fp8_dynamic", "gfx1200"),
+    ("ct_w4a4", "gfx1100"),
+    ("ct_w4a4", "gfx1201"),
 ];
 
 /// Schemes of the table by the texts of the compiler.

@@ -100,7 +100,7 @@ fn scaled_rows_are_the_documents_formulas() {
 /// The first difference of a row of WMMA from AMD's formulas (matrix instruction calculator, 32 lanes). Of RDNA3:
 /// A i = lane % 16, k = (elements of a register) GPR + element; D i = 2 GPR + lane / 16, j = lane % 16. Of RDNA4,
 /// 16-bit elements: k = 8 (GPR / 2) + 4 (lane / 16) + 2 (GPR % 2) + element; bytes: k = 8 (lane / 16) + 4 GPR +
-/// element; D i = 8 (lane / 16) + GPR. B is A with columns instead of rows.
+/// element; 4 bits: k = 16 (lane / 16) + 8 GPR + element; D i = 8 (lane / 16) + GPR. B is A with columns instead of rows.
 fn differs_from_wmma(row: &MatrixOp) -> Option<String> {
     let rdna3 = row.copies == 2;
     let [a, b, d] =
@@ -114,7 +114,8 @@ fn differs_from_wmma(row: &MatrixOp) -> Option<String> {
             let k = match (rdna3, per) {
                 (true, _) => per * register + element,
                 (false, 2) => 8 * (register / 2) + 4 * (lane / 16) + 2 * (register % 2) + element,
-                (false, _) => 8 * (lane / 16) + 4 * register + element,
+                (false, 4) => 8 * (lane / 16) + 4 * register + element,
+                (false, _) => 16 * (lane / 16) + 8 * register + element,
             };
             let place = [element, register, if rdna3 { lane % 16 } else { lane }];
             let of_a = a.place(Point { n: of_document(lane % 16), k });
@@ -140,7 +141,7 @@ fn wmma_rows() -> impl Iterator<Item = &'static MatrixOp> {
 
 #[test]
 fn wmma_rows_are_the_documents_formulas() {
-    assert_eq!(wmma_rows().count(), 7);
+    assert_eq!(wmma_rows().count(), 12);
     let wrong: Vec<String> = wmma_rows().filter_map(differs_from_wmma).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -194,6 +194,8 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
     const COPIED: &str = "[k:2 ; k/2:8 ; n/8:2, n:8]";
     const COPIED_BYTES: &str = "[k:4 ; k/4:4 ; n/8:2, n:8]";
     const TWO: &str = "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]";
+    const COPIED_NIBBLES: &str = "[k:8 ; k/8:2 ; n/8:2, n:8]";
+    const TWO_NIBBLES: &str = "[k:8 ; k/8:2 ; n:16, k/16:2]";
     const TWO_BYTES: &str = "[k:4 ; k/4:2 ; n:16, k/8:2]";
     let rows = [
         ("u1", "bf16", "sm_80", A16, 128),
@@ -266,6 +268,14 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         ("e2m3", "bf16", "gfx1100", COPIED, 32),
         ("i8", "i8 { scale: f32 per token }", "gfx1100", COPIED_BYTES, 128),
         ("i4", "i8 { scale: f32 per token }", "gfx1100", COPIED_BYTES, 32),
+        ("i4", "i4 { scale: f32 per token }", "gfx1100", COPIED_NIBBLES, 256),
+        ("i2", "i4 { scale: f32 per token }", "gfx1151", COPIED_NIBBLES, 128),
+        ("i4", "i4 { scale: f32 per token }", "gfx1201", TWO_NIBBLES, 128),
+        ("u4", "i4 { scale: f32 per token }", "gfx1200", TWO_NIBBLES, 256),
+        ("i2", "i4 { scale: f32 per token }", "gfx1201", TWO_NIBBLES, 128),
+        // Planes, and groups that are too short, as bytes.
+        ("i3", "i4 { scale: f32 per token }", "gfx1201", TWO_BYTES, 128),
+        ("i4", "i4 { scale: f32 per token }", "gfx1201", TWO_BYTES, 64),
         ("u1", "f16", "gfx1201", TWO, 128),
         ("u4", "bf16", "gfx1201", TWO, 128),
         ("u4", "f16", "gfx1200", TWO, 32),
@@ -277,6 +287,11 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         ("i4", "i8 { scale: f32 per token }", "gfx1201", TWO_BYTES, 16),
         ("e4m3", "e4m3 { scale: f32 per token }", "gfx1201", TWO_BYTES, 128),
         ("e2m1", "e4m3 { scale: f32 per token }", "gfx1201", TWO_BYTES, 32),
+        ("e5m2", "e5m2 { scale: f32 per token }", "gfx1201", TWO_BYTES, 128),
+        ("e5m2", "e4m3 { scale: f32 per token }", "gfx1200", TWO_BYTES, 64),
+        ("e2m1", "e5m2 { scale: f32 per token }", "gfx1201", TWO_BYTES, 32),
+        ("e2m1", "f16", "sm_120a", A16, 32),
+        ("e2m3", "f16", "sm_121a", A16, 64),
     ];
     for (weight, activation, name, fragment, group) in rows {
         let plan = plan_of(&scheme_in_groups(weight, activation, group), name).unwrap();
@@ -578,6 +593,35 @@ fn rounded_values_are_told() {
     let large = plan("codebook(-98304, -2, 2, 98304)", "f16", "sm_80");
     assert_eq!((large.rounding(), large.dequant.encoding()), (None, (0, -1)));
     assert_eq!(plan("codebook(0, 1, -1, 0)", "bf16", "sm_80").dequant.to_string(), "byte_tables");
+}
+
+/// Of RDNA: integers of 4 bits on both sides as they are, but for groups whose sums a lane has no registers for, and weights
+/// that no sequence spreads to 4 bits; FP8 of both kinds in all pairs, where the chip has them.
+#[test]
+fn rdna_multiplies_few_bits_as_they_are() {
+    let (i4, e4m3, e5m2) = (
+        "i4 { scale: f32 per token }",
+        "e4m3 { scale: f32 per token }",
+        "e5m2 { scale: f32 per token }",
+    );
+    for (weight, x, name, group, wanted) in [
+        ("i4", i4, "gfx1100", 128, "wmma_s4_copied"),
+        ("i2", i4, "gfx1151", 128, "wmma_s4_copied"),
+        ("u4", "i2 { scale: f32 per token }", "gfx1200", 256, "wmma_s4"),
+        ("i4", i4, "gfx1100", 64, "wmma_s8_copied"),
+        ("i4", i4, "gfx1201", 64, "wmma_s8"),
+        ("i3", i4, "gfx1201", 128, "wmma_s8"),
+        ("i4", "i8 { scale: f32 per token }", "gfx1201", 128, "wmma_s8"),
+        ("e5m2", e5m2, "gfx1201", 32, "wmma_e5m2"),
+        ("e5m2", e4m3, "gfx1200", 32, "wmma_e5m2_e4m3"),
+        ("e4m3", e5m2, "gfx1201", 32, "wmma_e4m3_e5m2"),
+        ("e4m3", e4m3, "gfx1201", 32, "wmma_e4m3"),
+        ("e5m2", e5m2, "gfx1100", 32, "wmma_f16_copied"),
+        ("i4", i4, "gfx950", 128, "mfma_s8_k64"),
+    ] {
+        let plan = plan_of(&scheme_in_groups(weight, x, group), name).unwrap();
+        assert_eq!(plan.compute.product.name, wanted, "{weight} in groups of {group}, {x}, {name}");
+    }
 }
 
 /// A product that a chip lacks is replaced by a wider one that it has.

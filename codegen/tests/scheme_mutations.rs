@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::kernels::mutation::{Mutation, gone, mutate, put_before};
 use quantloom_codegen::ir::{
-    Binary, Kernel, MatrixOperand, Op, Operand, Side, Swizzle, Ternary, TmemOp, TmemOperand, Unary,
-    Width,
+    Binary, Kernel, MatrixOperand, Op, Operand, Swizzle, Ternary, TmemOp, TmemOperand, Unary, Width,
 };
 use quantloom_codegen::jit::{JitWithOverrides, Overrides, Simulator};
 use quantloom_codegen::plan::plan;
@@ -96,8 +95,8 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         }
     }),
     ("scales of weights of the columns beside", FACTOR, BOTH, |_, op| {
-        if let Op::Unary { op: Unary::F16x2FromE4m3(side), .. } = op {
-            *side = if *side == Side::Low { Side::High } else { Side::Low };
+        if let Op::Unary { op: Unary::F16x2From(_, pair), .. } = op {
+            *pair ^= 1;
         }
     }),
     ("scales of weights of another lane", POWERS, SKINNY, |place, op| match op {
@@ -212,7 +211,7 @@ fn every_pair_of_scaled_formats_is_right() {
         ("e5m2", "[k, n]"),
     ];
     for (weight, pack) in weights {
-        for x in ["e2m1", "e2m3", "e3m2", "e4m3"] {
+        for x in ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2"] {
             let clauses = format!(
                 "weight: {weight}, scale: e8m0 per 1x32, scale: f32 per channel, pack: {pack}, \
                  activation: {x} {{ scale: e8m0 per 1x32 from pow2 }}"

@@ -11,14 +11,15 @@ use quantloom_codegen::plan::templates::{
     placed_half, planes, planes_to_bytes, planes_to_elements, signed_nibbles,
 };
 use quantloom_codegen::plan::{DequantPlan, OperandType, Sequence};
-use quantloom_codegen::target::Class;
+use quantloom_codegen::target::{Class, ConvertedCode};
 use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::{Code, WeightCode};
 use quantloom_tests::sweep::Share;
 
-const OPERANDS: [OperandType; 7] = [
+const OPERANDS: [OperandType; 8] = [
     OperandType::U8,
     OperandType::I8,
+    OperandType::I4,
     OperandType::E4m3,
     OperandType::E4m3Fnuz,
     OperandType::F16,
@@ -122,6 +123,12 @@ fn every_sequence_is_correct_for_every_code() {
         assert!(made > 0, "{} makes nothing", template.name);
     }
     assert!(sequences.iter().filter(|sequence| sequence.template == PLACED_HALF).count() >= 4);
+    // Every type that an instruction converts.
+    for of in ConvertedCode::ALL {
+        let number = Code::Number(Number::Float(of.format()));
+        let made = |made: &&Sequence| made.template == "convert_f16" && made.weight.code == number;
+        assert!(sequences.iter().any(|sequence| made(&sequence)), "{of:?}");
+    }
     for template in [SIGNED_NIBBLES, CONVERT_ROWS] {
         assert!(sequences.iter().any(|sequence| sequence.template == template));
     }
@@ -195,9 +202,32 @@ fn the_cheapest_sequences_are_these() {
         ("e3m4", OperandType::F16, Class::Ampere, "rebias", 15, 4, 0, 0),
         ("e4m3", OperandType::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
         ("e2m1", OperandType::F16, Class::Hopper, "rebias", 15, 8, 0, -14),
+        ("e2m1", OperandType::F16, Class::Ada, "rebias", 15, 8, 0, -14),
+        ("e2m3", OperandType::F16, Class::Ada, "planes_to_bytes -> rebias", 49, 16, 0, -14),
+        ("e2m1", OperandType::F16, Class::Blackwell, "convert_f16", 4, 8, 0, 0),
+        (
+            "e2m3",
+            OperandType::F16,
+            Class::Blackwell,
+            "planes_to_bytes -> convert_f16",
+            25,
+            16,
+            0,
+            0,
+        ),
+        // By conversion 25, 17 of them to join planes.
+        ("e3m2", OperandType::F16, Class::Blackwell, "placed_half", 17, 16, 0, -12),
+        // By conversion to f16 32: two of f16 become two of bf16 in three.
+        ("e2m1", OperandType::Bf16, Class::Blackwell, "placed_half", 24, 16, 0, 0),
         ("e4m3", OperandType::F16, Class::Ampere, "rebias", 13, 4, 0, 0),
         ("u4 - 8", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("i4", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
+        ("i2", OperandType::I8, Class::Hopper, "top_bits_s8", 7, 16, 0, 6),
+        ("i2", OperandType::I4, Class::Rdna4, "top_bits_s4", 5, 16, 0, 2),
+        ("u2 - 2", OperandType::I4, Class::Rdna3, "top_bits_s4", 5, 16, 0, 2),
+        ("i4", OperandType::I4, Class::Rdna3, "as stored", 0, 1, 0, 0),
+        ("u4 - 8", OperandType::I4, Class::Rdna3, "as stored", 0, 1, 0, 0),
+        ("u4", OperandType::I4, Class::Rdna4, "as stored", 0, 1, -8, 0),
         ("e2m1", OperandType::E4m3, Class::Ada, "byte_tables", 7, 8, 0, 0),
         ("e4m3", OperandType::E4m3Fnuz, Class::Cdna3, "rebias", 9, 4, 0, -1),
         ("e4m3fnuz", OperandType::E4m3Fnuz, Class::Cdna3, "as stored", 0, 1, 0, 0),
@@ -334,6 +364,7 @@ fn sequences_that_take_no_scale_say_so() {
     assert!(of.contains(&("subnormal_half", true)), "{of:?}");
     assert!(ranges("u4 - 7", 4, OperandType::Bf16).contains(&("subnormal_half", false)));
     assert!(ranges("e4m3", 8, OperandType::F16).contains(&("convert_f16", false)));
+    assert!(ranges("e2m1", 4, OperandType::F16).contains(&("convert_f16", false)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::kernels::{self, launch, sm};
 use quantloom_codegen::ir::*;
-use quantloom_codegen::target::target;
+use quantloom_codegen::target::{ConvertedCode, target};
 
 /// The start of every case: a target, a launch, and some declarations.
 struct Case {
@@ -155,6 +155,12 @@ fn operands() {
     });
     refused("Value::BarrierThreads", plain, SM, |c| {
         c.b.push(Op::NamedBarrier { id: 1, threads: 33, wait: true });
+    });
+    refused("Value::PairOfCodes", plain, "sm_120a", |c| {
+        c.b.unary(Unary::F16x2From(ConvertedCode::E2m3, 2), c.lane);
+    });
+    refused("Unavailable", plain, "sm_120", |c| {
+        c.b.unary(Unary::F16x2From(ConvertedCode::E2m1, 3), c.lane);
     });
     refused("Value::LoopStep", plain, SM, |c| c.b.for_each(0u32, 4u32, 0u32, "i", |_, _| {}));
     refused("Unavailable", plain, "sm_80", |c| {

@@ -28,10 +28,14 @@ fn run(scheme: &Scheme, backend: &dyn Backend, seed: u64) -> Result<Summary, Fai
     suite.run(scheme, &[backend], &|_| {}).remove(0)
 }
 
-/// Products of the schemes on the targets; a case is a scheme on a target.
+/// Products of the schemes on [`TARGETS`]; a case is a scheme on a target.
 fn compared(schemes: &[Scheme]) {
-    let cases: Vec<_> = schemes.iter().flat_map(|s| TARGETS.map(|target| (s, target))).collect();
-    let cases = Share::new(6, 2).of(cases.into_iter().enumerate());
+    compared_on(&TARGETS, schemes, Share::new(6, 2));
+}
+
+fn compared_on(targets: &[&str], schemes: &[Scheme], share: Share) {
+    let cases = schemes.iter().flat_map(|s| targets.iter().map(move |target| (s, *target)));
+    let cases = share.of(cases.collect::<Vec<_>>().into_iter().enumerate());
     let wrong = cases.par_iter().filter_map(|(number, (scheme, target))| {
         let device = GpuDevice::new(Simulator::new(target).unwrap());
         match run(scheme, &device, *number as u64 % 6) {
@@ -90,6 +94,51 @@ fn values_of_any_size() {
     }
     schemes.push(scheme("e6m1", "f32 per channel", "bf16"));
     schemes.push(scheme("e6m1", "f32 per channel", "i8 { scale: f32 per token }"));
+    compared(&schemes);
+}
+
+/// Codes that instructions of one chip alone convert to f16; x in bf16, for which they do not.
+#[test]
+fn codes_that_an_instruction_converts() {
+    let mut schemes = Vec::new();
+    for code in ["e2m1", "e2m3", "e3m2"] {
+        for scale in ["e8m0 per 1x32", "f16 per channel", "e4m3 per 1x16"] {
+            schemes.push(scheme(code, scale, "f16"));
+        }
+        schemes.push(scheme(code, "f32 per 1x64", "bf16"));
+    }
+    compared_on(&["sm_120a"], &schemes, Share::new(2, 2));
+}
+
+/// Codes that some chips multiply as they are stored, or spread, beside x in few bits: integers of 4 bits, e5m2 and pairs of it
+/// with e4m3.
+#[test]
+fn few_bits_on_both_sides() {
+    let (i4, e4m3, e5m2) = (
+        "i4 { scale: f32 per token }",
+        "e4m3 { scale: f32 per token }",
+        "e5m2 { scale: f32 per token }",
+    );
+    let static_i4 = "i4 { scale: f32 per tensor static, ties: away }";
+    let mut schemes = Vec::new();
+    for (code, scale, x) in [
+        ("i4", "bf16 per 1x128", i4),
+        ("i4", "f32 per channel", static_i4),
+        ("u4 - 8", "f16 per 1x32", i4),
+        ("u4 - 5", "f32 per channel", i4),
+        ("i2", "bf16 per 1x64", i4),
+        ("u2 - 2", "f32 per channel", "i4 { scale: own per token }"),
+        ("i3", "f32 per 1x32", i4),
+        ("i4", "f32 per channel", "i3 { scale: f32 per token }"),
+        ("e5m2", "f32 per channel", e5m2),
+        ("e5m2", "bf16 per 1x32", e4m3),
+        ("e4m3", "f32 per 128x128", e5m2),
+        ("e2m1", "f32 per 1x32", e5m2),
+        ("e5m2", "f32 per 1x64", "e5m2 { scale: f32 per 1x64 }"),
+        ("e5m2", "e8m0 per 1x32", "e5m2 { scale: e8m0 per 1x32 from pow2 above 1.75 }"),
+    ] {
+        schemes.push(scheme(code, scale, x));
+    }
     compared(&schemes);
 }
 

@@ -6,7 +6,7 @@
 use super::InstructionClass as Class;
 use super::Type::{self, F32, Pred, U32};
 use crate::target::Feature::{self, Base};
-use crate::target::Half;
+use crate::target::{ConvertedCode, Half};
 
 /// Types of the operands and of the result, the feature that the target must have, the class.
 type Row<const N: usize> = ([Type; N], Type, Feature, Class);
@@ -50,8 +50,9 @@ pub enum Unary {
     S32FromF32,
     /// u32 -> f32: the value of a 16-bit float in one half; exact.
     F32FromHalf(Half, Side),
-    /// u32 -> u32: two e4m3 codes (8 bits each, in one half, low byte first) as two f16; exact.
-    F16x2FromE4m3(Side),
+    /// u32 -> u32: two adjacent codes as two f16, the lower code in the low half; exact. The number is that of the pair in the
+    /// word, the lowest codes first. Bits of the pair that belong to no code have to be 0.
+    F16x2From(ConvertedCode, u8),
 }
 
 /// Operations on two values.
@@ -188,7 +189,7 @@ impl Unary {
                 ([U32], F32, Base, Class::Convert)
             }
             Self::S32FromF32 => ([F32], U32, Base, Class::Convert),
-            Self::F16x2FromE4m3(_) => ([U32], U32, Feature::ConvertE4m3, Class::Convert),
+            Self::F16x2From(code, _) => ([U32], U32, code.needs(), Class::Convert),
         }
     }
 }

@@ -7,6 +7,7 @@ use quantloom_dsl::{
     TableIntegers,
 };
 
+use super::native::SHARED_BYTES;
 use super::operand::OperandType;
 use super::scale::{folds_input, segment};
 use crate::target::Class;
@@ -47,8 +48,8 @@ const fn matrix(
     ProductInstruction { name, weight, activation, sum, columns, matrix: Some(row), classes }
 }
 
-/// A product by a matrix instruction that scales both operands.
-const fn scaled(
+/// A product of two types of floats by a matrix instruction, or of any floats by one that scales both operands.
+const fn mixed(
     name: &'static str,
     row: &'static str,
     (weight, activation): (OperandType, OperandType),
@@ -60,6 +61,7 @@ const fn scaled(
 }
 
 const I8: (OperandType, Accumulate) = (OperandType::I8, Accumulate::I32);
+const I4: (OperandType, Accumulate) = (OperandType::I4, Accumulate::I32);
 const E4M3_PAIR: (OperandType, Accumulate) = (OperandType::E4m3, Accumulate::F32);
 const E4M3FNUZ_PAIR: (OperandType, Accumulate) = (OperandType::E4m3Fnuz, Accumulate::F32);
 const BF16_PAIR: (OperandType, Accumulate) = (OperandType::Bf16, Accumulate::F32);
@@ -69,50 +71,60 @@ const F16_PAIR: (OperandType, Accumulate) = (OperandType::F16, Accumulate::F32);
 /// instructions than this warp-wide one, whose FP8 form the assembler replaces there by conversions and products in f16.
 #[rustfmt::skip]
 pub const PRODUCTS: &[ProductInstruction] = &[
-    scaled("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (OperandType::E2m1, OperandType::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (OperandType::E2m1, OperandType::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (OperandType::E2m1, OperandType::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (OperandType::E2m1, OperandType::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (OperandType::E2m3, OperandType::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (OperandType::E2m3, OperandType::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (OperandType::E2m3, OperandType::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (OperandType::E2m3, OperandType::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (OperandType::E3m2, OperandType::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (OperandType::E3m2, OperandType::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (OperandType::E3m2, OperandType::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (OperandType::E3m2, OperandType::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (OperandType::E4m3, OperandType::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (OperandType::E4m3, OperandType::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (OperandType::E4m3, OperandType::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (OperandType::E4m3, OperandType::E4m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (OperandType::E5m2, OperandType::E2m1), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (OperandType::E5m2, OperandType::E2m3), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (OperandType::E5m2, OperandType::E3m2), 128, &[Cdna4]),
-    scaled("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 128, &[Cdna4]),
-    scaled("tcgen05_scale_e2m1_ue8m0", "tcgen05.scale.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[TensorMemory]),
-    scaled("tcgen05_scale_e2m1_ue4m3", "tcgen05.scale.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[TensorMemory]),
-    scaled("tcgen05_scale_e4m3", "tcgen05.scale.e4m3", (OperandType::E4m3, OperandType::E4m3), 32, &[TensorMemory]),
-    scaled("mma_scale_e2m1_ue8m0", "mma.scale.m16n8k64.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
-    scaled("mma_scale_e2m1_ue4m3", "mma.scale.m16n8k64.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
-    scaled("mma_scale_e2m1_e2m3", "mma.scale.m16n8k32.e2m1.e2m3", (OperandType::PaddedE2m1, OperandType::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e2m1_e3m2", "mma.scale.m16n8k32.e2m1.e3m2", (OperandType::PaddedE2m1, OperandType::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e2m1_e4m3", "mma.scale.m16n8k32.e2m1.e4m3", (OperandType::PaddedE2m1, OperandType::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e2m1", "mma.scale.m16n8k32.e2m3.e2m1", (OperandType::PaddedE2m3, OperandType::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e2m3", "mma.scale.m16n8k32.e2m3.e2m3", (OperandType::PaddedE2m3, OperandType::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e3m2", "mma.scale.m16n8k32.e2m3.e3m2", (OperandType::PaddedE2m3, OperandType::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e2m3_e4m3", "mma.scale.m16n8k32.e2m3.e4m3", (OperandType::PaddedE2m3, OperandType::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e2m1", "mma.scale.m16n8k32.e3m2.e2m1", (OperandType::PaddedE3m2, OperandType::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e2m3", "mma.scale.m16n8k32.e3m2.e2m3", (OperandType::PaddedE3m2, OperandType::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e3m2", "mma.scale.m16n8k32.e3m2.e3m2", (OperandType::PaddedE3m2, OperandType::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e3m2_e4m3", "mma.scale.m16n8k32.e3m2.e4m3", (OperandType::PaddedE3m2, OperandType::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e2m1", "mma.scale.m16n8k32.e4m3.e2m1", (OperandType::E4m3, OperandType::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e2m3", "mma.scale.m16n8k32.e4m3.e2m3", (OperandType::E4m3, OperandType::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e3m2", "mma.scale.m16n8k32.e4m3.e3m2", (OperandType::E4m3, OperandType::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e4m3_e4m3", "mma.scale.m16n8k32.e4m3.e4m3", (OperandType::E4m3, OperandType::E4m3), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e2m1", "mma.scale.m16n8k32.e5m2.e2m1", (OperandType::E5m2, OperandType::PaddedE2m1), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e2m3", "mma.scale.m16n8k32.e5m2.e2m3", (OperandType::E5m2, OperandType::PaddedE2m3), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e3m2", "mma.scale.m16n8k32.e5m2.e3m2", (OperandType::E5m2, OperandType::PaddedE3m2), 32, &[Blackwell]),
-    scaled("mma_scale_e5m2_e4m3", "mma.scale.m16n8k32.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 32, &[Blackwell]),
+    mixed("mfma_scale_e2m1_e2m1", "mfma.scale.16x16x128.e2m1.e2m1", (OperandType::E2m1, OperandType::E2m1), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m1_e2m3", "mfma.scale.16x16x128.e2m1.e2m3", (OperandType::E2m1, OperandType::E2m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m1_e3m2", "mfma.scale.16x16x128.e2m1.e3m2", (OperandType::E2m1, OperandType::E3m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m1_e4m3", "mfma.scale.16x16x128.e2m1.e4m3", (OperandType::E2m1, OperandType::E4m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m1_e5m2", "mfma.scale.16x16x128.e2m1.e5m2", (OperandType::E2m1, OperandType::E5m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m3_e2m1", "mfma.scale.16x16x128.e2m3.e2m1", (OperandType::E2m3, OperandType::E2m1), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m3_e2m3", "mfma.scale.16x16x128.e2m3.e2m3", (OperandType::E2m3, OperandType::E2m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m3_e3m2", "mfma.scale.16x16x128.e2m3.e3m2", (OperandType::E2m3, OperandType::E3m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m3_e4m3", "mfma.scale.16x16x128.e2m3.e4m3", (OperandType::E2m3, OperandType::E4m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e2m3_e5m2", "mfma.scale.16x16x128.e2m3.e5m2", (OperandType::E2m3, OperandType::E5m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e3m2_e2m1", "mfma.scale.16x16x128.e3m2.e2m1", (OperandType::E3m2, OperandType::E2m1), 128, &[Cdna4]),
+    mixed("mfma_scale_e3m2_e2m3", "mfma.scale.16x16x128.e3m2.e2m3", (OperandType::E3m2, OperandType::E2m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e3m2_e3m2", "mfma.scale.16x16x128.e3m2.e3m2", (OperandType::E3m2, OperandType::E3m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e3m2_e4m3", "mfma.scale.16x16x128.e3m2.e4m3", (OperandType::E3m2, OperandType::E4m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e3m2_e5m2", "mfma.scale.16x16x128.e3m2.e5m2", (OperandType::E3m2, OperandType::E5m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e4m3_e2m1", "mfma.scale.16x16x128.e4m3.e2m1", (OperandType::E4m3, OperandType::E2m1), 128, &[Cdna4]),
+    mixed("mfma_scale_e4m3_e2m3", "mfma.scale.16x16x128.e4m3.e2m3", (OperandType::E4m3, OperandType::E2m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e4m3_e3m2", "mfma.scale.16x16x128.e4m3.e3m2", (OperandType::E4m3, OperandType::E3m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e4m3_e4m3", "mfma.scale.16x16x128.e4m3.e4m3", (OperandType::E4m3, OperandType::E4m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e4m3_e5m2", "mfma.scale.16x16x128.e4m3.e5m2", (OperandType::E4m3, OperandType::E5m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e5m2_e2m1", "mfma.scale.16x16x128.e5m2.e2m1", (OperandType::E5m2, OperandType::E2m1), 128, &[Cdna4]),
+    mixed("mfma_scale_e5m2_e2m3", "mfma.scale.16x16x128.e5m2.e2m3", (OperandType::E5m2, OperandType::E2m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e5m2_e3m2", "mfma.scale.16x16x128.e5m2.e3m2", (OperandType::E5m2, OperandType::E3m2), 128, &[Cdna4]),
+    mixed("mfma_scale_e5m2_e4m3", "mfma.scale.16x16x128.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 128, &[Cdna4]),
+    mixed("mfma_scale_e5m2_e5m2", "mfma.scale.16x16x128.e5m2.e5m2", (OperandType::E5m2, OperandType::E5m2), 128, &[Cdna4]),
+    mixed("tcgen05_scale_e2m1_ue8m0", "tcgen05.scale.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[TensorMemory]),
+    mixed("tcgen05_scale_e2m1_ue4m3", "tcgen05.scale.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[TensorMemory]),
+    mixed("tcgen05_scale_e4m3", "tcgen05.scale.e4m3", (OperandType::E4m3, OperandType::E4m3), 32, &[TensorMemory]),
+    mixed("mma_scale_e2m1_ue8m0", "mma.scale.m16n8k64.e2m1", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
+    mixed("mma_scale_e2m1_ue4m3", "mma.scale.m16n8k64.e2m1.e4m3", (OperandType::E2m1, OperandType::E2m1), 64, &[Blackwell]),
+    mixed("mma_scale_e2m1_e2m3", "mma.scale.m16n8k32.e2m1.e2m3", (OperandType::PaddedE2m1, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    mixed("mma_scale_e2m1_e3m2", "mma.scale.m16n8k32.e2m1.e3m2", (OperandType::PaddedE2m1, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    mixed("mma_scale_e2m1_e4m3", "mma.scale.m16n8k32.e2m1.e4m3", (OperandType::PaddedE2m1, OperandType::E4m3), 32, &[Blackwell]),
+    mixed("mma_scale_e2m1_e5m2", "mma.scale.m16n8k32.e2m1.e5m2", (OperandType::PaddedE2m1, OperandType::E5m2), 32, &[Blackwell]),
+    mixed("mma_scale_e2m3_e2m1", "mma.scale.m16n8k32.e2m3.e2m1", (OperandType::PaddedE2m3, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    mixed("mma_scale_e2m3_e2m3", "mma.scale.m16n8k32.e2m3.e2m3", (OperandType::PaddedE2m3, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    mixed("mma_scale_e2m3_e3m2", "mma.scale.m16n8k32.e2m3.e3m2", (OperandType::PaddedE2m3, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    mixed("mma_scale_e2m3_e4m3", "mma.scale.m16n8k32.e2m3.e4m3", (OperandType::PaddedE2m3, OperandType::E4m3), 32, &[Blackwell]),
+    mixed("mma_scale_e2m3_e5m2", "mma.scale.m16n8k32.e2m3.e5m2", (OperandType::PaddedE2m3, OperandType::E5m2), 32, &[Blackwell]),
+    mixed("mma_scale_e3m2_e2m1", "mma.scale.m16n8k32.e3m2.e2m1", (OperandType::PaddedE3m2, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    mixed("mma_scale_e3m2_e2m3", "mma.scale.m16n8k32.e3m2.e2m3", (OperandType::PaddedE3m2, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    mixed("mma_scale_e3m2_e3m2", "mma.scale.m16n8k32.e3m2.e3m2", (OperandType::PaddedE3m2, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    mixed("mma_scale_e3m2_e4m3", "mma.scale.m16n8k32.e3m2.e4m3", (OperandType::PaddedE3m2, OperandType::E4m3), 32, &[Blackwell]),
+    mixed("mma_scale_e3m2_e5m2", "mma.scale.m16n8k32.e3m2.e5m2", (OperandType::PaddedE3m2, OperandType::E5m2), 32, &[Blackwell]),
+    mixed("mma_scale_e4m3_e2m1", "mma.scale.m16n8k32.e4m3.e2m1", (OperandType::E4m3, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    mixed("mma_scale_e4m3_e2m3", "mma.scale.m16n8k32.e4m3.e2m3", (OperandType::E4m3, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    mixed("mma_scale_e4m3_e3m2", "mma.scale.m16n8k32.e4m3.e3m2", (OperandType::E4m3, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    mixed("mma_scale_e4m3_e4m3", "mma.scale.m16n8k32.e4m3.e4m3", (OperandType::E4m3, OperandType::E4m3), 32, &[Blackwell]),
+    mixed("mma_scale_e4m3_e5m2", "mma.scale.m16n8k32.e4m3.e5m2", (OperandType::E4m3, OperandType::E5m2), 32, &[Blackwell]),
+    mixed("mma_scale_e5m2_e2m1", "mma.scale.m16n8k32.e5m2.e2m1", (OperandType::E5m2, OperandType::PaddedE2m1), 32, &[Blackwell]),
+    mixed("mma_scale_e5m2_e2m3", "mma.scale.m16n8k32.e5m2.e2m3", (OperandType::E5m2, OperandType::PaddedE2m3), 32, &[Blackwell]),
+    mixed("mma_scale_e5m2_e3m2", "mma.scale.m16n8k32.e5m2.e3m2", (OperandType::E5m2, OperandType::PaddedE3m2), 32, &[Blackwell]),
+    mixed("mma_scale_e5m2_e4m3", "mma.scale.m16n8k32.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 32, &[Blackwell]),
+    mixed("mma_scale_e5m2_e5m2", "mma.scale.m16n8k32.e5m2.e5m2", (OperandType::E5m2, OperandType::E5m2), 32, &[Blackwell]),
     ProductInstruction {
         name: "dot_u8s8",
         weight: OperandType::U8,
@@ -122,6 +134,8 @@ pub const PRODUCTS: &[ProductInstruction] = &[
         matrix: None,
         classes: &[Lanes],
     },
+    matrix("wmma_s4_copied", "wmma.copied.16x16x16.s4", I4, 16, &[Rdna3]),
+    matrix("wmma_s4", "wmma.16x16x32.s4", I4, 32, &[Rdna4]),
     matrix("mma_s8", "mma.m16n8k32.s8", I8, 32, &[Ampere, Ada, Hopper, Blackwell, TensorMemory]),
     matrix("mfma_s8_k64", "mfma.16x16x64.s8", I8, 64, &[Cdna4]),
     matrix("mfma_s8", "mfma.16x16x32.s8", I8, 32, &[Cdna3, Cdna4]),
@@ -131,6 +145,9 @@ pub const PRODUCTS: &[ProductInstruction] = &[
     matrix("mfma_e4m3", "mfma.16x16x32.e4m3", E4M3_PAIR, 32, &[Cdna4]),
     matrix("mfma_e4m3fnuz", "mfma.16x16x32.e4m3fnuz", E4M3FNUZ_PAIR, 32, &[Cdna3]),
     matrix("wmma_e4m3", "wmma.16x16x16.e4m3", E4M3_PAIR, 16, &[Rdna4]),
+    mixed("wmma_e4m3_e5m2", "wmma.16x16x16.e4m3.e5m2", (OperandType::E4m3, OperandType::E5m2), 16, &[Rdna4]),
+    mixed("wmma_e5m2_e4m3", "wmma.16x16x16.e5m2.e4m3", (OperandType::E5m2, OperandType::E4m3), 16, &[Rdna4]),
+    mixed("wmma_e5m2", "wmma.16x16x16.e5m2", (OperandType::E5m2, OperandType::E5m2), 16, &[Rdna4]),
     matrix("mma_bf16", "mma.m16n8k16.bf16", BF16_PAIR, 16, &[Ampere, Ada, Hopper, Blackwell, TensorMemory]),
     matrix("mfma_bf16_k32", "mfma.16x16x32.bf16", BF16_PAIR, 32, &[Cdna4]),
     matrix("mfma_bf16", "mfma.16x16x16.bf16", BF16_PAIR, 16, &[Cdna3, Cdna4]),
@@ -171,6 +188,20 @@ impl ProductInstruction {
     }
 }
 
+impl ProductInstruction {
+    /// Columns of the shortest segment that kernels of this product sum: if x has less than a byte a column, the k-tile of
+    /// a lane is all columns of [`SHARED_BYTES`], and the sums of all of its segments are live at once.
+    fn shortest_segment(&self) -> u32 {
+        match self.activation.bits() {
+            ..8 => SHARED_BYTES * 8 / self.activation.bits() / MOST_SEGMENTS,
+            _ => 1,
+        }
+    }
+}
+
+/// Segments of such a k-tile for whose sums a lane has registers.
+const MOST_SEGMENTS: u32 = 2;
+
 /// The compute plan: the product instruction and its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputePlan {
@@ -200,7 +231,10 @@ impl ComputePlan {
             Some(_) if class == Lanes => {
                 product.sum == Accumulate::F32 || lanes_have_segments(scheme, activation)
             }
-            Some(segment) => product.scaling().is_some() || segment.is_multiple_of(product.columns),
+            Some(segment) => {
+                let long = segment >= product.shortest_segment();
+                product.scaling().is_some() || segment.is_multiple_of(product.columns) && long
+            }
         };
         // An integer product with a zero point of x would need a correction per row of w.
         let zero = |product: &ProductInstruction| {
@@ -372,8 +406,12 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction)
             };
             bits <= 8 && weight
         }
-        (OperandType::I8, _) => false,
-        (OperandType::E4m3, number) => number == Number::Float(E4M3),
+        (OperandType::I4, Number::Int(bits)) => {
+            bits <= 4
+                && matches!(scheme.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
+        }
+        (OperandType::I8 | OperandType::I4, _) => false,
+        (OperandType::E4m3 | OperandType::E5m2, number) => number == product.activation.number(),
         (OperandType::E4m3Fnuz, number) => [E4M3, E4M3FNUZ].map(Number::Float).contains(&number),
         (OperandType::F16 | OperandType::Bf16, number) => {
             holds(product.activation, number) && holds_differences(product.activation, x)
@@ -385,7 +423,6 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction)
             OperandType::E2m1
             | OperandType::E2m3
             | OperandType::E3m2
-            | OperandType::E5m2
             | OperandType::PaddedE2m1
             | OperandType::PaddedE2m3
             | OperandType::PaddedE3m2,
@@ -461,7 +498,7 @@ fn longest_sum(
         return None;
     }
     let Activation::Quantised(x) = activation else { return None };
-    // Elements of w are signed bytes, possibly a power of two too large. Or they are unsigned, and the
+    // Elements of w are signed integers of at most a byte, possibly a power of two too large. Or they are unsigned, and the
     // offset times the sum of x is subtracted.
     let (low, high) = scheme.weight.range();
     let weight = match product.weight {

@@ -1,7 +1,7 @@
 //! The cost of steps, one row per class of targets; the planner chooses the cheapest sequence.
 //!
 //! A cost is in issued instructions; `None` if the class has no such instruction, so that it cannot use a
-//! sequence with that step. Sources: PTX ISA (targets of `lop3`, `prmt`, `fma.bf16x2`, `cvt.f16x2.e4m3x2`);
+//! sequence with that step. Sources: PTX ISA (targets of `lop3`, `prmt`, `fma.bf16x2`, `cvt.f16x2.e4m3x2` and `e2m1x2`);
 //! AMD's instruction set documents for CDNA3, CDNA4, RDNA3 and RDNA4. On these, arithmetic on two bf16 goes
 //! through f32: two halves are widened, two operations, one permutation, since results are bf16 numbers. A
 //! permutation selects with a byte per selector: nibbles are spread first.
@@ -9,7 +9,7 @@
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
 use super::step::Arg;
-use crate::target::{Class, Half};
+use crate::target::{Class, ConvertedCode, Half};
 
 /// Costs of one class.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +33,10 @@ pub struct CostRow {
     /// Whether both are one operation that takes subnormal numbers as they are: PTX ISA, `fma` of half
     /// precision, "subnormal numbers are supported"; in bf16 there is no `.ftz`.
     pub subnormals: bool,
-    /// Conversion of two 8-bit floats to f16.
+    /// Conversion of two e4m3 to f16.
     pub convert_f16: Option<u32>,
+    /// Conversion of two floats of 4 or 6 bits to f16.
+    pub convert_small_f16: Option<u32>,
     /// Arithmetic, comparison and conversion in f32.
     pub f32: u32,
     /// A table of 16 f32.
@@ -66,6 +68,7 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
             Class::Ampere | Class::Ada | Class::Hopper | Class::Blackwell | Class::TensorMemory
         ),
         convert_f16,
+        convert_small_f16: None,
         f32: 1,
         table_16: None,
         table_256: None,
@@ -86,6 +89,7 @@ pub const COSTS: &[CostRow] = &[
         f16: None,
         subnormals: false,
         convert_f16: None,
+        convert_small_f16: None,
         f32: 1,
         // Two permutations and a blend if a register holds eight.
         table_16: Some(3),
@@ -96,8 +100,8 @@ pub const COSTS: &[CostRow] = &[
     gpu(Class::Ampere, 1, None),
     gpu(Class::Ada, 1, Some(1)),
     gpu(Class::Hopper, 1, Some(1)),
-    gpu(Class::Blackwell, 1, Some(1)),
-    gpu(Class::TensorMemory, 1, Some(1)),
+    CostRow { convert_small_f16: Some(1), ..gpu(Class::Blackwell, 1, Some(1)) },
+    CostRow { convert_small_f16: Some(1), ..gpu(Class::TensorMemory, 1, Some(1)) },
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Cdna3, 5, None) },
     CostRow { prmt_by: Some(11), ..gpu(Class::Cdna4, 5, None) },
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Rdna3, 5, None) },
@@ -113,6 +117,7 @@ pub const COSTS: &[CostRow] = &[
         f16: None,
         subnormals: false,
         convert_f16: None,
+        convert_small_f16: None,
         f32: 1,
         table_16: Some(LOOKUP),
         table_256: Some(LOOKUP),
@@ -201,8 +206,13 @@ impl StepSink for Costs<'_> {
         self.add(self.row.half(half))
     }
 
-    fn convert_f16(&mut self, _: Read, _: bool) -> Option<Read> {
-        self.add(self.row.convert_f16)
+    fn convert_f16(&mut self, _: Read, of: ConvertedCode, _: u8) -> Option<Read> {
+        self.add(match of {
+            ConvertedCode::E4m3 => self.row.convert_f16,
+            ConvertedCode::E2m1 | ConvertedCode::E2m3 | ConvertedCode::E3m2 => {
+                self.row.convert_small_f16
+            }
+        })
     }
 
     fn lookup_f32(&mut self, table: &[u32], _: Read) -> Option<Read> {

@@ -42,7 +42,8 @@ impl DequantPlan {
     /// this operand for the class.
     pub fn new(weight: &WeightCode, operand: OperandType, class: Class) -> Option<Self> {
         let as_stored = (weight.clone(), Recode::Keep);
-        let ways = [Some(as_stored), counted_from_zero(weight)].into_iter().flatten();
+        let signed = counted_from_the_middle(weight, operand);
+        let ways = [Some(as_stored), counted_from_zero(weight), signed].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
         // `min_by_key` returns the first of equal elements.
         plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.encoding().0 != 0))
@@ -167,6 +168,18 @@ fn counted_from_zero(weight: &WeightCode) -> Option<(WeightCode, Recode)> {
     let top = 1u32 << (bits - 1);
     let code = Code::Number(Number::Uint(bits));
     Some((WeightCode { code, offset: weight.offset + top as i32 }, Recode::Xor(top)))
+}
+
+/// The other way round, for an operand of signed integers of as many bits.
+fn counted_from_the_middle(
+    weight: &WeightCode,
+    operand: OperandType,
+) -> Option<(WeightCode, Recode)> {
+    let (Code::Number(Number::Uint(4)), OperandType::I4) = (&weight.code, operand) else {
+        return None;
+    };
+    let code = Code::Number(operand.number());
+    Some((WeightCode { code, offset: weight.offset - 8 }, Recode::Xor(8)))
 }
 
 fn candidates(

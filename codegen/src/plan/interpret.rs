@@ -1,11 +1,11 @@
 //! The meaning of steps, bit by bit: what every emitter's source must compute.
 
-use quantloom_dsl::format::{E4M3, F16, Number, Overflow};
+use quantloom_dsl::format::{F16, Number, Overflow};
 
 use super::sequence::Sequence;
 use super::sink::{ShiftOp, StepSink, WordOp};
 use super::step::Arg;
-use crate::target::Half;
+use crate::target::{ConvertedCode, Half};
 
 /// Runs a sequence: its output words, in the order of its outputs.
 ///
@@ -71,10 +71,17 @@ impl StepSink for Bits {
         Some(halves([a, b, 0], half, |[a, b, _]| fma(b, -1.0, a)))
     }
 
-    fn convert_f16(&mut self, codes: u32, high: bool) -> Option<u32> {
-        let codes = if high { codes >> 16 } else { codes };
-        let convert = |code: u32| F16.encode(E4M3.decode(code & 0xff), Overflow::Special);
-        Some(convert(codes) | convert(codes >> 8) << 16)
+    fn convert_f16(&mut self, codes: u32, of: ConvertedCode, pair: u8) -> Option<u32> {
+        let codes = codes >> (2 * of.field() * u32::from(pair));
+        let lower = codes & ((1 << of.field()) - 1);
+        let upper = codes >> of.field() & ((1 << of.field()) - 1);
+        let [lower, upper] = [lower, upper].map(|code| {
+            // Other bits than a code's would be an error of the sequence: NaN is no value of any code here.
+            let alone = code >> of.format().bits() == 0;
+            let value = if alone { of.format().decode(code) } else { f64::NAN };
+            F16.encode(value, Overflow::Special)
+        });
+        Some(lower | upper << 16)
     }
 
     fn lookup_f32(&mut self, table: &[u32], index: u32) -> Option<u32> {

@@ -13,6 +13,8 @@ pub enum OperandType {
     U8,
     /// Signed byte.
     I8,
+    /// Signed integer of 4 bits.
+    I4,
     /// OCP e2m1, 4 bits.
     E2m1,
     /// OCP e2m3, 6 bits.
@@ -45,6 +47,7 @@ impl OperandType {
         match self {
             Self::U8 => Number::Uint(8),
             Self::I8 => Number::Int(8),
+            Self::I4 => Number::Int(4),
             Self::E2m1 | Self::PaddedE2m1 => Number::Float(E2M1),
             Self::E2m3 | Self::PaddedE2m3 => Number::Float(E2M3),
             Self::E3m2 | Self::PaddedE3m2 => Number::Float(E3M2),

@@ -5,7 +5,7 @@
 //! without that operation returns `None`; no other list says which steps a sink has.
 
 use super::step::{Arg, Step};
-use crate::target::Half;
+use crate::target::{ConvertedCode, Half};
 
 /// An operation on two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,13 @@ pub trait StepSink {
     }
 
     /// [`Step::CvtF16`].
-    fn convert_f16(&mut self, codes: Self::Value, high: bool) -> Option<Self::Value> {
-        let _ = (codes, high);
+    fn convert_f16(
+        &mut self,
+        codes: Self::Value,
+        of: ConvertedCode,
+        pair: u8,
+    ) -> Option<Self::Value> {
+        let _ = (codes, of, pair);
         None
     }
 
@@ -147,9 +152,9 @@ impl Step {
                 let of = [*a, *b].map(|arg| sink.arg(arg));
                 sink.sub16(*half, of)
             }
-            Self::CvtF16 { codes, high } => {
+            Self::CvtF16 { codes, of, pair } => {
                 let codes = sink.arg(*codes);
-                sink.convert_f16(codes, *high)
+                sink.convert_f16(codes, *of, *pair)
             }
             Self::LookupF32 { table, index } => {
                 let index = sink.arg(*index);

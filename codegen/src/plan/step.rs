@@ -4,7 +4,7 @@
 //! each step defines the next one. On a GPU a register belongs to a thread; on a vector machine every 32-bit
 //! lane runs the same steps. `interpret` defines each step bit by bit; emitters print steps.
 
-use crate::target::Half;
+use crate::target::{ConvertedCode, Half};
 
 /// A 32-bit register, by number: inputs first, then one per step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,12 +76,14 @@ pub enum Step {
     Fma16(Half, Arg, Arg, Arg),
     /// `a - b` in both halves.
     Sub16(Half, Arg, Arg),
-    /// Two e4m3 codes of a word as two f16; NaN stays NaN.
+    /// Two adjacent codes of a word as two f16; NaN stays NaN.
     CvtF16 {
-        /// Four codes.
+        /// The word: codes in the fields of their type, with zeros beside codes that fill no field.
         codes: Arg,
-        /// The upper two of them.
-        high: bool,
+        /// Their type.
+        of: ConvertedCode,
+        /// Which two of them, from the lowest on.
+        pair: u8,
     },
     /// The low bits of the word index a table of f32, given as bits: 16 entries (the low four bits are
     /// the index), or 256 (then the word must be below).
@@ -162,7 +164,9 @@ impl Step {
             }
             Self::Fma16(half, a, b, c) => Self::Fma16(*half, at(a), at(b), at(c)),
             Self::Sub16(half, a, b) => Self::Sub16(*half, at(a), at(b)),
-            Self::CvtF16 { codes, high } => Self::CvtF16 { codes: at(codes), high: *high },
+            Self::CvtF16 { codes, of, pair } => {
+                Self::CvtF16 { codes: at(codes), of: *of, pair: *pair }
+            }
             Self::LookupF32 { table, index } => {
                 Self::LookupF32 { table: table.clone(), index: at(index) }
             }

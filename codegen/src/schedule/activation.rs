@@ -4,7 +4,7 @@
 //! write
 //! - `operand` `[M, P]`, the product's elements, with rows padded with zeros: x itself, possibly rounded to
 //!   another float type, or its codes: as bytes, or as 16-bit floats or f32, which are exact and have the
-//!   zero point subtracted; for instructions that scale also codes of 4 bits, two per byte, and of 6 bits,
+//!   zero point subtracted; codes of 4 bits, two per byte; for instructions that scale also of 6 bits,
 //!   32 of them in 24 bytes followed by 8 zero bytes; bytes for warp groups, in the order of their fragments
 //!   (`byte_fragments`);
 //! - `x_scale` `[M, G]` f32, the product of all levels of scales, per row or per group; for instructions
@@ -14,7 +14,7 @@
 //! [`quantloom_dsl::reference::quantise_activation`]: each operation is done in f32 and rounded to the type
 //! of the scheme's arithmetic. The product of several levels is the reference's too (in f32 the correctly
 //! rounded product, within a relative error of 2^-24). The one exception is a NaN among integers, which a
-//! byte cannot represent: 0 in `I8`.
+//! byte cannot represent: 0 in `I8` and `I4`.
 //!
 //! A prescale multiplies columns of x in every kernel that loads x: the product is rounded to the input
 //! dtype, and all later steps use that.

@@ -15,7 +15,7 @@ use crate::plan::sequence::{OutputWord, Sequence};
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, SequenceRegister, Step};
 use crate::plan::{DequantPlan, templates};
-use crate::target::{Feature, Target};
+use crate::target::{ConvertedCode, Feature, Target};
 
 pub(super) use fragments::fragments;
 pub(super) use steps::{StepOfA, step_of_register, steps};
@@ -266,9 +266,8 @@ impl StepSink for Registers<'_> {
         Some(difference(self.b, of, values))
     }
 
-    fn convert_f16(&mut self, codes: Operand, high: bool) -> Option<Operand> {
-        let side = if high { Side::High } else { Side::Low };
-        Some(self.b.unary(Unary::F16x2FromE4m3(side), codes))
+    fn convert_f16(&mut self, codes: Operand, of: ConvertedCode, pair: u8) -> Option<Operand> {
+        Some(self.b.unary(Unary::F16x2From(of, pair), codes))
     }
 
     fn lookup_half(&mut self, _: &[u32], index: Operand) -> Option<Operand> {

@@ -14,7 +14,7 @@ use super::lanes::{OfLane, Scaled};
 use super::mapping::MainLoop;
 use super::problem::Problem;
 use crate::ir::{Binary, Builder, Half, MatrixScale, Operand, Reg, Side, Ternary, Unary};
-use crate::target::Feature;
+use crate::target::{ConvertedCode, Feature};
 
 /// Which group parameter of w a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -395,8 +395,7 @@ fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Opti
     if !e4m3 || !b.target().has(Feature::ConvertE4m3) {
         return None;
     }
-    let side = if at == 0 { Side::Low } else { Side::High };
-    let halves = b.unary(Unary::F16x2FromE4m3(side), word);
+    let halves = b.unary(Unary::F16x2From(ConvertedCode::E4m3, (at / 16) as u8), word);
     Some([Side::Low, Side::High].map(|side| b.half_to_f32(Half::F16, side, halves)))
 }
 

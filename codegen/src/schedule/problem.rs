@@ -408,7 +408,7 @@ impl Problem {
 
     /// Whether sums are exact integers.
     pub fn sums_integers(&self) -> bool {
-        self.input.operand == OperandType::I8
+        matches!(self.input.operand, OperandType::I8 | OperandType::I4)
     }
 
     /// The power of two that the sums of a segment, as floats, have to be multiplied with besides their

@@ -9,7 +9,7 @@ use std::array;
 use quantloom_dsl::format::{E4M3, F16, Overflow};
 
 use super::half;
-use crate::ir::{Binary, Compare, Side, Ternary, Unary};
+use crate::ir::{Binary, Compare, Ternary, Unary};
 
 /// One register of a warp, as bits.
 pub(super) type Row<const L: usize> = [u32; L];
@@ -48,10 +48,12 @@ pub(super) fn unary<const L: usize>(op: Unary, a: &Row<L>) -> Row<L> {
         Unary::F32FromS32 => one(a, |a| (a as i32 as f32).to_bits()),
         Unary::S32FromF32 => one(a, |a| f(a).round_ties_even() as i32 as u32),
         Unary::F32FromHalf(half, side) => one(a, |a| half::side(half, side, a).to_bits()),
-        Unary::F16x2FromE4m3(side) => one(a, |a| {
-            let pair = if side == Side::Low { a } else { a >> 16 };
-            let code = |byte: u32| F16.encode(E4M3.decode(byte & 0xff), Overflow::Special);
-            code(pair) | code(pair >> 8) << 16
+        Unary::F16x2From(of, pair) => one(a, |a| {
+            let (format, field) = (of.format(), of.field());
+            let pair = a >> (2 * field * u32::from(pair) % 32);
+            let mask = (1 << format.bits()) - 1;
+            let half = |code: u32| F16.encode(format.decode(code & mask), Overflow::Special);
+            half(pair) | half(pair >> field) << 16
         }),
     }
 }
@@ -175,6 +177,8 @@ pub(super) enum DomainError {
     Zero,
     /// A shift by 32 or more.
     Shift(u32),
+    /// Bits beside the codes of a conversion.
+    Padding,
 }
 
 /// The operands that an operation takes.
@@ -186,6 +190,20 @@ pub(super) enum Domain {
     NotZero,
     /// The last operand must be below 32.
     Shift,
+    /// These bits of the operand must be 0.
+    Clear(u32),
+}
+
+/// The domain of a unary operation's operand: bits of other pairs than the converted one do not matter.
+pub(super) fn unary_domain(op: Unary) -> Domain {
+    match op {
+        Unary::F16x2From(code, pair) => {
+            let bits = 2 * code.field();
+            let of_pair = u32::MAX >> (32 - bits) << (bits * u32::from(pair) % 32);
+            Domain::Clear(code.padding() & of_pair)
+        }
+        _ => Domain::All,
+    }
 }
 
 /// The domain of a binary operation's second operand.
@@ -221,5 +239,9 @@ pub(super) fn first_domain_error<const L: usize>(
             .filter(live)
             .find(|&lane| row[lane] >= 32)
             .map(|lane| (lane, DomainError::Shift(row[lane]))),
+        Domain::Clear(bits) => (0..L)
+            .filter(live)
+            .find(|&lane| row[lane] & bits != 0)
+            .map(|lane| (lane, DomainError::Padding)),
     }
 }

@@ -134,6 +134,7 @@ fn value(element: Element, bits: u32) -> f64 {
         Element::PaddedE3m2 => E3M2_VALUES[(bits & 0x3f) as usize],
         Element::PaddedE2m1 => E2M1_VALUES[(bits >> 2 & 0xf) as usize],
         Element::S8 => f64::from(bits as u8 as i8),
+        Element::S4 => f64::from((bits << 28) as i32 >> 28),
         Element::F32 => f64::from(f32::from_bits(bits)),
         Element::S32 => f64::from(bits as i32),
     }
@@ -505,7 +506,7 @@ fn multiply<const L: usize>(
 ) -> Vec<Row<L>> {
     let [_, n, k] = op.shape.map(|extent| extent as usize);
     let mut d = vec![[0u32; L]; lane_maps.d.len() / L];
-    let fp8 = matches!(op.a, Element::E4m3 | Element::E4m3Fnuz)
+    let fp8 = matches!(op.a, Element::E4m3 | Element::E4m3Fnuz | Element::E5m2)
         && op.d == Element::F32
         && op.scaling.is_none();
     let mut sums = vec![0f64; n];

@@ -87,6 +87,7 @@ impl<const L: usize> Warp<L> {
             }
             Op::Unary { dst, op, a } => {
                 let a = self.read(state, *a, live)?;
+                self.in_domain(lanes::unary_domain(*op), &a)?;
                 self.write(state, *dst, lanes::unary(*op, &a))?;
             }
             Op::Binary { dst, op: op @ (Binary::AndPred | Binary::OrPred), a, b } => {
@@ -331,6 +332,11 @@ impl<const L: usize> Warp<L> {
             None => Ok(()),
             Some((lane, DomainError::Zero)) => fail_at(lane, FaultKind::DividesByZero),
             Some((lane, DomainError::Shift(by))) => fail_at(lane, FaultKind::ShiftRange(by)),
+            // What the instruction takes them for is not specified.
+            Some((lane, DomainError::Padding)) => fail_at(
+                lane,
+                FaultKind::Unsupported("a conversion of a byte with bits beside its code"),
+            ),
         }
     }
 

@@ -39,6 +39,8 @@ pub enum Feature {
     PackHalf,
     /// e4m3 to f16.
     ConvertE4m3,
+    /// Floats of 4 and 6 bits to f16.
+    ConvertSmall,
     /// f32 to e4m3.
     PackE4m3,
     /// Loads that do not allocate in L1.
@@ -93,9 +95,9 @@ pub enum Feature {
     MfmaScale,
     /// f32 to bf16 by one instruction, on AMD.
     ConvertBf16,
-    /// WMMA 16x16x16 on 16-bit floats and bytes whose operands two lanes hold.
+    /// WMMA 16x16x16 on 16-bit floats, bytes and integers of 4 bits whose operands two lanes hold.
     WmmaCopied,
-    /// WMMA 16x16x16 on 16-bit floats, FP8 and bytes whose operands one lane holds.
+    /// WMMA 16x16x16 on 16-bit floats, FP8 and bytes, 16x16x32 on integers of 4 bits, whose operands one lane holds.
     Wmma,
 }
 
@@ -182,6 +184,10 @@ pub const AVAILABILITY: &[Availability] = &[
     wgsl(Feature::PackHalf),
     sm(Feature::ConvertE4m3, 89, 8, 1),
     sm(Feature::ConvertE4m3, 90, 7, 8),
+    arch_specific(Feature::ConvertSmall, 100, 8, 6),
+    arch_specific(Feature::ConvertSmall, 103, 8, 8),
+    arch_specific(Feature::ConvertSmall, 120, 8, 7),
+    arch_specific(Feature::ConvertSmall, 121, 8, 8),
     sm(Feature::PackE4m3, 89, 8, 1),
     sm(Feature::PackE4m3, 90, 7, 8),
     gfx(Feature::PackE4m3, CDNA4),

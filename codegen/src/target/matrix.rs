@@ -45,6 +45,8 @@ pub enum Element {
     PaddedE3m2,
     /// Two's complement byte.
     S8,
+    /// Two's complement integer of 4 bits.
+    S4,
     /// IEEE binary32.
     F32,
     /// Two's complement 32-bit integer.
@@ -156,7 +158,7 @@ impl Element {
             Self::E4m3 | Self::E4m3Fnuz | Self::E5m2 | Self::S8 => 8,
             Self::PaddedE2m1 | Self::PaddedE2m3 | Self::PaddedE3m2 => 8,
             Self::E2m3 | Self::E3m2 => 6,
-            Self::E2m1 => 4,
+            Self::E2m1 | Self::S4 => 4,
             Self::F32 | Self::S32 => 32,
         }
     }
@@ -444,13 +446,13 @@ macro_rules! wmma_copied {
 
 /// WMMA of RDNA4.
 macro_rules! wmma {
-    ($name:literal, $builtin:literal, $a:ident, $d:ident, $layout:literal) => {
+    ($name:literal, $builtin:literal, $k:literal, $a:ident, $b:ident, $d:ident, $layout:literal) => {
         MatrixOp {
             name: $name,
             mnemonic: $builtin,
-            shape: [16, 16, 16],
+            shape: [16, 16, $k],
             a: Element::$a,
-            b: Element::$a,
+            b: Element::$b,
             d: Element::$d,
             scope: MatrixScope::Warp,
             copies: 1,
@@ -533,10 +535,15 @@ pub const MATRIX_OPS: &[MatrixOp] = &[
     wmma_copied!("wmma.copied.16x16x16.bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32", Bf16, F32, "[k:2 ; k/2:8 ; n/8:2, n:8]", "[k:2 ; k/2:8 ; n:16]"),
     wmma_copied!("wmma.copied.16x16x16.f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32", F16, F32, "[k:2 ; k/2:8 ; n/8:2, n:8]", "[k:2 ; k/2:8 ; n:16]"),
     wmma_copied!("wmma.copied.16x16x16.s8", "__builtin_amdgcn_wmma_i32_16x16x16_iu8_w32", S8, S32, "[k:4 ; k/4:4 ; n/8:2, n:8]", "[k:4 ; k/4:4 ; n:16]"),
-    wmma!("wmma.16x16x16.bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12", Bf16, F32, "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]"),
-    wmma!("wmma.16x16x16.f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12", F16, F32, "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]"),
-    wmma!("wmma.16x16x16.e4m3", "__builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12", E4m3, F32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
-    wmma!("wmma.16x16x16.s8", "__builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12", S8, S32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma_copied!("wmma.copied.16x16x16.s4", "__builtin_amdgcn_wmma_i32_16x16x16_iu4_w32", S4, S32, "[k:8 ; k/8:2 ; n/8:2, n:8]", "[k:8 ; k/8:2 ; n:16]"),
+    wmma!("wmma.16x16x16.bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12", 16, Bf16, Bf16, F32, "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]"),
+    wmma!("wmma.16x16x16.f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12", 16, F16, F16, F32, "[k:2 ; k/2:2, k/8:2 ; n:16, k/4:2]"),
+    wmma!("wmma.16x16x16.e4m3", "__builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12", 16, E4m3, E4m3, F32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma!("wmma.16x16x16.e4m3.e5m2", "__builtin_amdgcn_wmma_f32_16x16x16_fp8_bf8_w32_gfx12", 16, E4m3, E5m2, F32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma!("wmma.16x16x16.e5m2.e4m3", "__builtin_amdgcn_wmma_f32_16x16x16_bf8_fp8_w32_gfx12", 16, E5m2, E4m3, F32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma!("wmma.16x16x16.e5m2", "__builtin_amdgcn_wmma_f32_16x16x16_bf8_bf8_w32_gfx12", 16, E5m2, E5m2, F32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma!("wmma.16x16x16.s8", "__builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12", 16, S8, S8, S32, "[k:4 ; k/4:2 ; n:16, k/8:2]"),
+    wmma!("wmma.16x16x32.s4", "__builtin_amdgcn_wmma_i32_16x16x32_iu4_w32_gfx12", 32, S4, S4, S32, "[k:8 ; k/8:2 ; n:16, k/16:2]"),
     scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m1", E2m1, E2m1),
     scaled_mfma!("mfma.scale.16x16x128.e2m1.e2m3", E2m1, E2m3),
     scaled_mfma!("mfma.scale.16x16x128.e2m1.e3m2", E2m1, E3m2),

@@ -163,8 +163,8 @@ Sums wmma_copied(Operand a, Operand b, Sums c)
 // WMMA 16 x 16 x 16 of RDNA4: row (column) i is that of lanes i and i + 16. Of 16-bit elements lane i holds
 // those of k = 0 to 3 and 8 to 11, of bytes those of k = 0 to 7; lane i + 16 holds the rest. Register r of
 // the sums is row 8 (l / 16) + r and column l % 16.
-template <class Element, class Term, class Operand, class Sums>
-Sums wmma(Operand a, Operand b, Sums c)
+template <class Left, class Right, class Term, class Operand, class Sums>
+Sums wmma_mixed(Operand a, Operand b, Sums c)
 {
     struct Both { Operand a, b; };
     return exchange(Both{a, b}, [&](auto shown) {
@@ -172,10 +172,11 @@ Sums wmma(Operand a, Operand b, Sums c)
         for (unsigned at = 0; at < 8; at++) {
             Term sum = c[at];
             for (unsigned k = 0; k < 16; k++) {
-                constexpr bool bytes = sizeof(Element) == 1;
+                constexpr bool bytes = sizeof(Left) == 1;
                 const unsigned of = bytes ? k / 8 : k / 4 % 2;
                 const unsigned place = bytes ? k % 8 : k / 8 * 4 + k % 4;
-                Element left[8], right[8];
+                Left left[8];
+                Right right[8];
                 const auto row = shown(8 * (lane() / 16) + at + 16 * of).a;
                 const auto column = shown(lane() % 16 + 16 * of).b;
                 std::memcpy(left, &row, sizeof left);
@@ -186,6 +187,12 @@ Sums wmma(Operand a, Operand b, Sums c)
         }
         return sums;
     });
+}
+
+template <class Element, class Term, class Operand, class Sums>
+Sums wmma(Operand a, Operand b, Sums c)
+{
+    return wmma_mixed<Element, Element, Term>(a, b, c);
 }
 
 // The integer forms say of each operand whether it is signed, and whether sums saturate.
@@ -199,6 +206,49 @@ template <class Operand, class Sums>
 Sums wmma_iu8(bool, Operand a, bool, Operand b, Sums c, bool)
 {
     return wmma<signed char, int>(a, b, c);
+}
+
+// Elements of 4 bits, two's complement, the first in the lowest bits.
+inline int nibble(const void *operand, unsigned at)
+{
+    unsigned char byte;
+    std::memcpy(&byte, static_cast<const unsigned char *>(operand) + at / 2, 1);
+    const int code = byte >> at % 2 * 4 & 15;
+    return code & 8 ? code - 16 : code;
+}
+
+// WMMA 16 x 16 x 16 of RDNA3 on 4 bits: as on bytes, lanes i and i + 16 both hold row (column) i.
+template <class Operand, class Sums>
+Sums wmma_copied_iu4(bool, Operand a, bool, Operand b, Sums c, bool)
+{
+    struct Both { Operand a, b; };
+    return exchange(Both{a, b}, [&](auto shown) {
+        Sums sums = c;
+        for (unsigned at = 0; at < 8; at++)
+            for (unsigned k = 0; k < 16; k++) {
+                const auto row = shown(2 * at + lane() / 16 + 16 * (k % 2)).a;
+                const auto column = shown(lane() % 16 + 16 * (k % 2)).b;
+                sums[at] += nibble(&row, k) * nibble(&column, k);
+            }
+        return sums;
+    });
+}
+
+// WMMA 16 x 16 x 32 of RDNA4 on 4 bits: lane i holds k = 0 to 15 of row (column) i, lane i + 16 the rest.
+template <class Operand, class Sums>
+Sums wmma_iu4(bool, Operand a, bool, Operand b, Sums c, bool)
+{
+    struct Both { Operand a, b; };
+    return exchange(Both{a, b}, [&](auto shown) {
+        Sums sums = c;
+        for (unsigned at = 0; at < 8; at++)
+            for (unsigned k = 0; k < 32; k++) {
+                const auto row = shown(8 * (lane() / 16) + at + 16 * (k / 16)).a;
+                const auto column = shown(lane() % 16 + 16 * (k / 16)).b;
+                sums[at] += nibble(&row, k % 16) * nibble(&column, k % 16);
+            }
+        return sums;
+    });
 }
 
 inline int sudot4(bool a_signed, int a, bool b_signed, int b, int c, bool)
@@ -228,6 +278,18 @@ struct Fp8 {
         const double value = exponent ? __builtin_ldexp(8 + mantissa, exponent - bias - 3)
                                       : __builtin_ldexp(mantissa, 1 - bias - 3);
         return code & 0x80 ? -value : value;
+    }
+};
+
+// An 8-bit float of 5 bits of exponent, 2 of mantissa, with infinities and NaN: the upper byte of an f16.
+struct Bf8 {
+    unsigned char code;
+    operator double() const
+    {
+        const std::uint16_t bits = std::uint16_t(code << 8);
+        _Float16 value;
+        std::memcpy(&value, &bits, 2);
+        return double(value);
     }
 };
 
@@ -401,9 +463,14 @@ extern "C" __bf16 __truncsfbf2(float value)
 #define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(...) host::wmma_copied<__bf16, double>(__VA_ARGS__)
 #define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(...) host::wmma_copied<_Float16, double>(__VA_ARGS__)
 #define __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32 host::wmma_copied_iu8
+#define __builtin_amdgcn_wmma_i32_16x16x16_iu4_w32 host::wmma_copied_iu4
+#define __builtin_amdgcn_wmma_i32_16x16x32_iu4_w32_gfx12 host::wmma_iu4
 #define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(...) host::wmma<__bf16, double>(__VA_ARGS__)
 #define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(...) host::wmma<_Float16, double>(__VA_ARGS__)
 #define __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(...) host::wmma<host::Fp8, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_f32_16x16x16_fp8_bf8_w32_gfx12(...) host::wmma_mixed<host::Fp8, host::Bf8, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_f32_16x16x16_bf8_fp8_w32_gfx12(...) host::wmma_mixed<host::Bf8, host::Fp8, double>(__VA_ARGS__)
+#define __builtin_amdgcn_wmma_f32_16x16x16_bf8_bf8_w32_gfx12(...) host::wmma<host::Bf8, double>(__VA_ARGS__)
 #define __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12 host::wmma_iu8
 #define __hip_atomic_fetch_add(at, value, order, scope) __atomic_fetch_add(at, value, order)
 #define __hip_atomic_fetch_max(at, value, order, scope) host::fetch_max(at, value)

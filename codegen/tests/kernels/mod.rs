@@ -12,7 +12,7 @@ pub mod tiles;
 pub mod tmem;
 
 use quantloom_codegen::ir::*;
-use quantloom_codegen::target::{Feature, Target, target};
+use quantloom_codegen::target::{ConvertedCode, Feature, Target, target};
 
 pub fn sm(name: &str) -> &'static Target {
     target(name).unwrap()
@@ -47,6 +47,7 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
     }
     let f = b.unary(Unary::AsF32, words);
     let p = b.less(words, 7u32);
+    use ConvertedCode::{E2m1, E2m3, E3m2, E4m3};
     use Half::{Bf16, F16};
     use Side::{High, Low};
     let unary = [
@@ -58,8 +59,16 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
         Unary::F32FromHalf(F16, High),
         Unary::F32FromHalf(Bf16, Low),
         Unary::F32FromHalf(Bf16, High),
-        Unary::F16x2FromE4m3(Low),
-        Unary::F16x2FromE4m3(High),
+        Unary::F16x2From(E4m3, 0),
+        Unary::F16x2From(E4m3, 1),
+        Unary::F16x2From(E2m1, 0),
+        Unary::F16x2From(E2m1, 1),
+        Unary::F16x2From(E2m1, 2),
+        Unary::F16x2From(E2m1, 3),
+        Unary::F16x2From(E2m3, 0),
+        Unary::F16x2From(E2m3, 1),
+        Unary::F16x2From(E3m2, 0),
+        Unary::F16x2From(E3m2, 1),
         Unary::Negate,
         Unary::Abs,
         Unary::Sqrt,

@@ -71,7 +71,7 @@ impl Writer<'_> {
             Unary::F32FromHalf(Half::F16, Side::High) => {
                 format!("{}({value} >> 16)", self.helper(Helper::F32FromF16))
             }
-            Unary::F16x2FromE4m3(_) => self.unsupported(Feature::ConvertE4m3),
+            Unary::F16x2From(code, _) => self.unsupported(code.needs()),
         }
     }
 

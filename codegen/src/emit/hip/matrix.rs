@@ -33,7 +33,7 @@ impl Writer<'_> {
                 });
                 ("", format!(", {}, {}, {a}, {b}", format_code(op.a), format_code(op.b)))
             }
-            // Whether bytes are signed, before each operand; whether sums saturate.
+            // Whether integers are signed, before each operand; whether sums saturate.
             (None, true) if op.d == Element::S32 => ("true, ", ", false".to_owned()),
             (None, true) => ("", String::new()),
             // Broadcasts and permutations of lanes: none.
@@ -117,6 +117,7 @@ const fn format_code(element: Element) -> u32 {
         | Element::PaddedE2m3
         | Element::PaddedE3m2
         | Element::S8
+        | Element::S4
         | Element::F32
         | Element::S32 => 0,
     }

@@ -1,8 +1,16 @@
 //! Values: moves, arithmetic, comparisons, conversions.
 
+use quantloom_dsl::format::Number;
+
 use super::Writer;
 use crate::emit::walk::axis;
 use crate::ir::{Binary, Compare, Half, Operand, Reg, Side, Special, Ternary, Type, Unary};
+
+/// The parts of a word: their type and their names, the lowest first.
+type Parts = (&'static str, &'static [&'static str]);
+
+const HALVES: Parts = ("b16", &["low", "high"]);
+const QUARTERS: Parts = ("b8", &["first", "second", "third", "fourth"]);
 
 impl Writer<'_> {
     pub(super) fn ternary(&mut self, dst: Reg, op: Ternary, [a, b, c]: [Operand; 3]) {
@@ -114,18 +122,33 @@ impl Writer<'_> {
             Unary::F32FromHalf(Half::Bf16, Side::High) => {
                 return self.line(&format!("and.b32 {dst}, {a}, 0xffff0000;"));
             }
-            Unary::F32FromHalf(Half::F16, side) | Unary::F16x2FromE4m3(side) => {
-                let convert = match op {
-                    Unary::F16x2FromE4m3(_) => "cvt.rn.f16x2.e4m3x2",
-                    _ => "cvt.f32.f16",
-                };
-                let part = if side == Side::Low { "low" } else { "high" };
-                return self.line(&format!(
-                    "{{ .reg .b16 low, high; mov.b32 {{low, high}}, {a}; {convert} {dst}, {part}; }}"
-                ));
+            Unary::F32FromHalf(Half::F16, side) => {
+                let part = usize::from(side == Side::High);
+                return self.convert_part(dst, "cvt.f32.f16", a, (HALVES, part));
+            }
+            Unary::F16x2From(code, pair) => {
+                let convert = format!("cvt.rn.f16x2.{}x2", Number::Float(code.format()));
+                let parts = if code.field() == 4 { QUARTERS } else { HALVES };
+                return self.convert_part(dst, &convert, a, (parts, pair.into()));
             }
         };
         self.line(&format!("{plain} {dst}, {a};"));
+    }
+
+    /// `dst` from a part of a word.
+    fn convert_part(
+        &mut self,
+        dst: String,
+        convert: &str,
+        a: String,
+        (parts, part): (Parts, usize),
+    ) {
+        let (ty, names) = parts;
+        let all = names.join(", ");
+        self.line(&format!(
+            "{{ .reg .{ty} {all}; mov.b32 {{{all}}}, {a}; {convert} {dst}, {}; }}",
+            names[part % names.len()]
+        ));
     }
 
     pub(super) fn binary(&mut self, dst: Reg, op: Binary, a: Operand, b: Operand) {

@@ -155,6 +155,14 @@ pub enum ValueError {
         /// N.
         n: u32,
     },
+    /// A conversion of codes beyond the end of the word.
+    #[error("pair {pair} of a word of {pairs} pairs of codes")]
+    PairOfCodes {
+        /// The pair.
+        pair: u8,
+        /// Pairs of codes in a word.
+        pairs: u32,
+    },
     /// A matrix operation of a warp group that does not add to its own result.
     #[error("in warp-group scope c must be d")]
     Accumulator,

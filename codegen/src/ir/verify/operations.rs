@@ -6,7 +6,7 @@ use crate::ir::operation::{AllowedArrays, Expected, OperationPart};
 use crate::ir::{
     Access, AccessKind, Accumulator, Address, BarrierRef, Body, MatrixOperand, MatrixScope,
     MemoryAccess, MemoryOrder, Op, Operand, Reg, Role, Shuffle, Space, Special, Statement, Type,
-    Word,
+    Unary, Word,
 };
 use Type::{F32, Pred, U32};
 
@@ -226,6 +226,10 @@ impl<'k> Walk<'_, 'k> {
         match op {
             Op::Special { value: Special::Block(axis) | Special::Blocks(axis), .. } => {
                 self.require(*axis <= 2, ValueError::GridAxis(*axis));
+            }
+            Op::Unary { op: Unary::F16x2From(code, pair), .. } => {
+                let (pair, pairs) = (*pair, code.pairs());
+                self.require(u32::from(pair) < pairs, ValueError::PairOfCodes { pair, pairs });
             }
             Op::Load { dst, width, .. } | Op::ClusterLoad { dst, width, .. } => {
                 self.count("results", width.registers(), dst.len())

@@ -77,7 +77,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "convert_f16",
-        summary: "e4m3 by the conversion instruction, two at a time: f16",
+        summary: "floats of 4, 6 and 8 bits by the conversion instruction, two at a time: f16",
         subnormals: false,
         make: to_16bit::convert_f16,
     },
@@ -90,9 +90,10 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "top_bits_s8",
-        summary: "2- and 4-bit integers in the top bits of a byte, a power of two too large: i8",
+        summary: "2- and 4-bit integers in the top bits of a byte, a power of two too large (`top_bits_s4`: 2 bits \
+                  in those of 4): i8, i4",
         subnormals: false,
-        make: to_8bit::top_bits_s8,
+        make: to_8bit::top_bits,
     },
     Template {
         name: "byte_tables",

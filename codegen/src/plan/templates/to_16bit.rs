@@ -2,14 +2,14 @@
 //! Integers use the magic-number method (Kim et al., "Who Says Elephants Can't Run", 2022, section
 //! 3.2); floats use that all formats have their fields in the same order.
 
-use quantloom_dsl::format::{BF16, E4M3, F16, FloatFormat, Number, Overflow, Variant};
+use quantloom_dsl::format::{BF16, F16, FloatFormat, Number, Overflow, Variant};
 use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{Arg, SequenceRegister, Step};
 use super::{NEGATIVE_ZEROS, TemplateRequest, both_halves, integer};
-use crate::target::Half;
+use crate::target::{ConvertedCode, Half};
 
 /// `(a & b) | c`
 pub(super) const AND_OR: u8 = 0xEA;
@@ -208,20 +208,19 @@ pub(super) fn halves_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
 
 /// The conversion instruction: two codes per instruction, NaN included.
 pub(super) fn convert_f16(request: &TemplateRequest<'_>) -> Option<Sequence> {
-    if request.weight.code != Code::Number(Number::Float(E4M3)) {
-        return None;
-    }
-    if request.operand != OperandType::F16 || request.field != 8 || request.weight.offset != 0 {
+    let of = ConvertedCode::of(&request.weight.code)?;
+    let fits = request.operand == OperandType::F16 && request.field == of.field();
+    if !fits || request.weight.offset != 0 {
         return None;
     }
     let mut draft = Draft::new(1);
-    let word = draft.input(0).into();
-    let outputs = [false, true].map(|high| {
-        let register = draft.push(Step::CvtF16 { codes: word, high });
-        let first = if high { 2 } else { 0 };
-        OutputWord { register, codes: vec![first, first + 1] }
+    let codes = draft.input(0).into();
+    let outputs = (0..of.pairs() as u8).map(|pair| {
+        let register = draft.push(Step::CvtF16 { codes, of, pair });
+        OutputWord { register, codes: vec![2 * pair, 2 * pair + 1] }
     });
-    Some(sequence("convert_f16", request, EXACT, draft, outputs.to_vec()))
+    let outputs = outputs.collect();
+    Some(sequence("convert_f16", request, EXACT, draft, outputs))
 }
 
 /// Name of the sequence from e4m3 in words of single rows.
@@ -230,16 +229,17 @@ pub const CONVERT_ROWS: &str = "convert_rows_f16";
 /// As `convert_f16`, but of a word of each of two rows: four neighbouring columns a word, which instructions that multiply
 /// bytes read as they are. The first outputs are the first two columns of both rows.
 pub fn convert_rows(weight: &WeightCode) -> Option<Sequence> {
-    if weight.code != Code::Number(Number::Float(E4M3)) || weight.offset != 0 {
+    let of = ConvertedCode::of(&weight.code).filter(|of| of.format().bits() == of.field())?;
+    if of.field() != 8 || weight.offset != 0 {
         return None;
     }
     let mut draft = Draft::new(2);
     let words = [draft.input(0), draft.input(1)];
-    let outputs = [(false, 0), (true, 4)].into_iter().flat_map(|(high, first)| {
-        words.iter().zip([first, first + 2]).map(move |(&word, code)| (word, high, code))
+    let outputs = [(0, 0), (1, 4)].into_iter().flat_map(|(pair, first)| {
+        words.iter().zip([first, first + 2]).map(move |(&word, code)| (word, pair, code))
     });
-    let outputs = outputs.map(|(word, high, code)| {
-        let register = draft.push(Step::CvtF16 { codes: word.into(), high });
+    let outputs = outputs.map(|(word, pair, code)| {
+        let register = draft.push(Step::CvtF16 { codes: word.into(), of, pair });
         OutputWord { register, codes: vec![code, code + 1] }
     });
     let outputs = outputs.collect();

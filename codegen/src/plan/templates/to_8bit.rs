@@ -1,4 +1,4 @@
-//! Templates to 8-bit elements, four per word.
+//! Templates to 8-bit elements, four per word, and to integers of 4 bits.
 
 use quantloom_dsl::format::{E2M1, E4M3, Number};
 use quantloom_dsl::{Code, TableIntegers, WeightCode};
@@ -8,27 +8,33 @@ use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence}
 use super::super::step::Step;
 use super::{TemplateRequest, integer};
 
-/// A code in the top bits of a signed byte is its signed value times a power of two: no shift to
-/// the low bits is needed, and the bits below the code are cleared.
-pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
+/// A code in the top bits of a signed byte, or of a signed integer of 4 bits, is its signed value times a power of two: no
+/// shift to the low bits is needed, and the bits below the code are cleared.
+pub(super) fn top_bits(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let (bits, flip, offset) = integer(request.weight)?;
-    let field = request.field;
-    if request.operand != OperandType::I8 || bits != field || !(2..=4).contains(&field) {
+    let (field, element) = (request.field, request.operand.bits());
+    let template = match request.operand {
+        OperandType::I8 => "top_bits_s8",
+        OperandType::I4 => "top_bits_s4",
+        _ => return None,
+    };
+    if bits != field || !(2..=element / 2).contains(&field) {
         return None;
     }
+    let each = |code: u32| (0..32 / element).fold(0, |word, at| word | code << (at * element));
     // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the
     // range.
-    let sign_flip = if flip == 0 { 0x8080_8080 } else { 0 };
-    let mask = 0xff & !((1u32 << (8 - bits)) - 1);
+    let sign_flip = if flip == 0 { each(1 << (element - 1)) } else { 0 };
+    let mask = each(((1 << bits) - 1) << (element - bits));
     let mut draft = Draft::new(1);
     let word = draft.input(0);
-    let per_byte = 8 / field;
-    let outputs = (0..per_byte).map(|place| {
-        let topped = draft.shl(word, 8 - field - place * field);
-        let (a, b, c) = (topped.into(), (mask * 0x0101_0101).into(), sign_flip.into());
+    let per_element = element / field;
+    let outputs = (0..per_element).map(|place| {
+        let topped = draft.shl(word, element - field - place * field);
+        let (a, b, c) = (topped.into(), mask.into(), sign_flip.into());
         let register = draft.push(Step::Lop3 { a, b, c, table: 0x6A });
-        let code = |byte: u32| (byte * per_byte + place) as u8;
-        OutputWord { register, codes: (0..4).map(code).collect() }
+        let code = |at: u32| (at * per_element + place) as u8;
+        OutputWord { register, codes: (0..32 / element).map(code).collect() }
     });
     let outputs = outputs.collect();
     let fields = (0..(32 / field) as u8)
@@ -36,12 +42,12 @@ pub(super) fn top_bits_s8(request: &TemplateRequest<'_>) -> Option<Sequence> {
         .collect();
     let (steps, names) = draft.finish();
     Some(Sequence {
-        template: "top_bits_s8",
+        template,
         weight: request.weight.clone(),
         operand: request.operand,
         encoding: OutputEncoding::Value {
             add: offset - (1 << (bits - 1)),
-            exponent: 8 - bits as i32,
+            exponent: element as i32 - bits as i32,
         },
         inputs: vec![fields],
         steps,

@@ -46,6 +46,12 @@ impl Codes<'_> {
                 let codes = padded(b, codes, 0u32.into());
                 codes.chunks_exact(4).map(|four| bytes(b, four)).collect()
             }
+            plan::OperandType::I4 => {
+                let codes: Vec<_> = scaled.iter().map(|value| self.integer(b, *value)).collect();
+                let codes = padded(b, codes, 0u32.into()).into_iter();
+                let codes: Vec<_> = codes.map(|code| b.and(code, 0xfu32)).collect();
+                side_by_side(b, &codes, self.operand.bits())
+            }
             plan::OperandType::E4m3 => {
                 // The instruction rounds and saturates to e4m3.
                 let values = match self.quantiser.code == Number::Float(E4M3) {
@@ -61,7 +67,8 @@ impl Codes<'_> {
             | plan::OperandType::PaddedE2m1
             | plan::OperandType::PaddedE2m3
             | plan::OperandType::PaddedE3m2
-            | plan::OperandType::E4m3Fnuz => {
+            | plan::OperandType::E4m3Fnuz
+            | plan::OperandType::E5m2 => {
                 let Number::Float(format) = self.operand.number() else { return Vec::new() };
                 let mut values: Vec<_> = scaled.iter().map(|value| self.value(b, *value)).collect();
                 let exponent = self.operand.exponent(self.quantiser.code);
@@ -140,8 +147,8 @@ fn away(b: &mut Builder, value: Operand) -> Operand {
     super::rounding::with_sign(b, rounded, value)
 }
 
-/// The code of a number of a format without infinities: with the bias of f32 its bits are those of f32,
-/// also for subnormal numbers.
+/// The code of a finite number of a format, or of a NaN if the format has any: with the bias of f32 its bits are those of f32,
+/// also for subnormal numbers. Of an f32 NaN the upper mantissa bits, which an arithmetic operation sets, stay.
 fn small(b: &mut Builder, format: FloatFormat, value: Operand) -> Operand {
     let moved = b.mul_f32(value, 2f32.powi(format.bias() - 127));
     let bits = b.unary(Unary::AsU32, moved);

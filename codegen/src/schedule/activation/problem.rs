@@ -388,6 +388,8 @@ impl ActivationProblem {
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
         match (self.operand, quantiser.zero) {
             (OperandType::I8, None) => matches!(code, Number::Int(_)),
+            (OperandType::I4, None) => matches!(code, Number::Int(..=4)),
+            (OperandType::E5m2, None) => code == self.operand.number(),
             (
                 OperandType::E2m1
                 | OperandType::E2m3

@@ -55,7 +55,8 @@ impl Divisor {
                 Way::Inverse { usual, inverse: b.binary(Binary::DivF32, 1.0f32, value) }
             }
         };
-        Self { value, way, signs: problem.operand != plan::OperandType::I8 }
+        let integers = matches!(problem.operand, plan::OperandType::I8 | plan::OperandType::I4);
+        Self { value, way, signs: !integers }
     }
 
     /// Each element divided by the divisor, as f32.

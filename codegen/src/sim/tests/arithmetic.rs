@@ -3,6 +3,7 @@
 use crate::ir::{Binary, Compare, Half, Side, Ternary, Unary};
 use crate::sim::lanes::{binary, compare, ternary, unary};
 use crate::sim::random::Random;
+use crate::target::ConvertedCode;
 
 fn f(x: f32) -> u32 {
     x.to_bits()
@@ -36,8 +37,14 @@ fn one_operand() {
         (Unary::S32FromF32, f(f32::NAN), 0),
         (Unary::F32FromHalf(Half::F16, Side::High), 0x0001_0000, f(2f32.powi(-24))),
         (Unary::F32FromHalf(Half::Bf16, Side::Low), 0xffff_3f80, f(1.0)),
-        (Unary::F16x2FromE4m3(Side::Low), 0xffff_7e01, 0x5f00_1800),
-        (Unary::F16x2FromE4m3(Side::High), 0x7e01_ffff, 0x5f00_1800),
+        (Unary::F16x2From(ConvertedCode::E4m3, 0), 0xffff_7e01, 0x5f00_1800),
+        (Unary::F16x2From(ConvertedCode::E4m3, 1), 0x7e01_ffff, 0x5f00_1800),
+        // 0.5 and -6; 1 and -1.5.
+        (Unary::F16x2From(ConvertedCode::E2m1, 0), 0xffff_fff1, 0xc600_3800),
+        (Unary::F16x2From(ConvertedCode::E2m1, 3), 0xb2ff_ffff, 0xbe00_3c00),
+        // 0.125 and -7.5; 0.0625 and -28.
+        (Unary::F16x2From(ConvertedCode::E2m3, 0), 0xffff_3f01, 0xc780_3000),
+        (Unary::F16x2From(ConvertedCode::E3m2, 1), 0x3f01_ffff, 0xcf00_2c00),
     ] {
         assert_eq!(un(op, a), want, "{op:?} {a:#x}");
     }

@@ -3,7 +3,7 @@
 use super::{Case, Outcome, kernels, simulate};
 use crate::ir::{
     Address, AtomicOp, Binary, Body, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Reg,
-    Register, RegisterId, Scope, SharedBlock, SharedId, Space, Statement, Swizzle, Type,
+    Register, RegisterId, Scope, SharedBlock, SharedId, Space, Statement, Swizzle, Type, Unary,
     Uniformity, Width, Word,
 };
 use crate::target::target;
@@ -101,6 +101,8 @@ const FAULTS: &[Injected] = &[
     injected("shuffle in a block with an incomplete shuffle group", kernels::neighbours, |k| k.launch.threads = 112, "lane range"),
     injected("wrong shuffle distance", kernels::neighbours, |k| op(k, 1, shuffle, |op| if let Op::Shuffle { by, .. } = op { *by = 1.into() }), "result"),
     injected("shift by 32", kernels::divergent, |k| constant(k, Binary::Shr, 1, 32), "shift range"),
+    injected("bits beside a code of 6 bits", kernels::conversion, |k| constant(k, Binary::And, 0x3f3f_3f3f, u32::MAX), "unsupported"),
+    injected("another pair of codes", kernels::conversion, |k| op(k, 0, unary, |op| if let Op::Unary { op: Unary::F16x2From(_, pair), .. } = op { *pair = 0 }), "result"),
     injected("loop without a step", kernels::divergent, no_step, "loop range"),
     injected("loop without an end", kernels::divergent, endless, "infinite loop"),
     injected("broken promise of uniformity", kernels::staged, promise, "not uniform"),
@@ -241,6 +243,9 @@ fn constant(kernel: &mut Kernel, of: Binary, from: u32, to: u32) {
 
 fn barrier(op: &Op) -> bool {
     matches!(op, Op::Barrier)
+}
+fn unary(op: &Op) -> bool {
+    matches!(op, Op::Unary { .. })
 }
 fn shuffle(op: &Op) -> bool {
     matches!(op, Op::Shuffle { .. })

@@ -9,7 +9,7 @@ use crate::ir::{
 use crate::sim::half::narrow;
 use crate::sim::random::Random;
 use crate::sim::{Arguments, Contents};
-use crate::target::{Target, target};
+use crate::target::{ConvertedCode, Target, target};
 
 /// Makes a case.
 pub(super) type Make = fn() -> Case;
@@ -27,6 +27,7 @@ pub(super) const ALL: &[(&str, Make)] = &[
     ("bulk", bulk),
     ("tensor_group", tensor_group),
     ("divergent", divergent),
+    ("conversion", conversion),
     ("neighbours", neighbours),
 ];
 
@@ -657,6 +658,35 @@ pub(super) fn neighbours() -> Case {
         arguments: Arguments {
             parameters: Vec::new(),
             buffers: vec![Contents::from_words(&words), Contents::poison(4 * THREADS as usize)],
+        },
+    }
+}
+
+/// y[t] = the upper two of the e2m3 codes in the low 6 bits of x[t]'s bytes, as f16.
+pub(super) fn conversion() -> Case {
+    let mut b = Builder::new("conversion", "Codes of 6 bits.", chip("sm_120a"), launch(1, 64));
+    let x = buffer(&mut b, "x", Word::U32, Access::ReadOnly, 64);
+    let y = buffer(&mut b, "y", Word::U32, Access::WriteOnce, 64);
+    let thread = b.special(Special::Thread);
+    let word = b.load(Address::new(x, thread), Width::B32)[0];
+    let codes = b.and(word, 0x3f3f_3f3f);
+    let halves = b.unary(Unary::F16x2From(ConvertedCode::E2m3, 1), codes);
+    b.store(Address::new(y, thread), &[halves], Width::B32, None);
+    let words = numbers(21, 64);
+    // Sign, 2 bits of exponent with bias 1, 3 of mantissa: eighths of 2^(exponent - 1), as f16 with bias 15.
+    let half = |code: u32| {
+        let (sign, exponent, mantissa) = (code >> 5 & 1, code >> 3 & 3, code & 7);
+        let eighths = if exponent == 0 { mantissa } else { (8 + mantissa) << (exponent - 1) };
+        let value = f64::from(eighths) / 8.0;
+        u32::from(narrow(Half::F16, if sign == 1 { -value } else { value }))
+    };
+    let expected = words.iter().map(|word| half(word >> 16) | half(word >> 24) << 16).collect();
+    Case {
+        kernel: b.finish(),
+        expected: vec![(1, expected)],
+        arguments: Arguments {
+            parameters: Vec::new(),
+            buffers: vec![Contents::from_words(&words), Contents::poison(256)],
         },
     }
 }
