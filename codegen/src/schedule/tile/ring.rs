@@ -106,7 +106,7 @@ impl Ring {
         let swizzle = TokenSwizzle::new(main, tile.x_fragment);
         let (vectors, row_vectors) = (swizzle.vectors(main), ROW / swizzle.vector);
         let threads = tile.participants().threads(b);
-        let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
+        let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
         let x_step = swizzle.apart(main, threads).unwrap_or(shape.tokens);
         // Consecutive threads copy the vectors of one row of 128 bytes, of as many tokens as all banks
         // hold; then those of the next row.
