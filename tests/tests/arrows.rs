@@ -66,7 +66,7 @@ const RUNTIME: Allowed<'_> = &[
     ("tensor", &["checkpoint"]),
     ("driver", &["gpu", "image_cache", "op", "source"]),
     ("cuda", &["driver", "gpu", "image_cache", "prepared", "source"]),
-    ("hip", &["driver"]),
+    ("hip", &["driver", "gpu", "prepared"]),
     ("atomic_folder", &["atomic_file"]),
     ("convert", &["atomic_file", "atomic_folder", "checkpoint", "pack", "tensor", "unpacked"]),
     ("quantise", &["checkpoint", "float_mode", "atomic_file", "pack", "tensor", "unpacked"]),

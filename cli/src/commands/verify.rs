@@ -1,5 +1,6 @@
 //! `quantloom verify`
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
@@ -138,6 +139,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             scheme.activation_choices().map(|taken| taken.to_string()).collect();
         print_line(format_args!("{}: {}", scheme.name, taken.join(", ")))?;
     }
+    print_end(notes, [passed, not_scheduled], &failures)
+}
+
+/// Prints the cases without a kernel, how many passed and were not scheduled, and the failures: whether something has passed and
+/// nothing failed.
+pub(super) fn print_end(
+    notes: Vec<(impl Display, impl Display)>,
+    [passed, not_scheduled]: [usize; 2],
+    failures: &[impl Display],
+) -> Result<bool> {
     for (case, why) in notes {
         print_line(format_args!("{case} is not scheduled: {why}"))?;
     }
@@ -146,7 +157,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         count => format!(", {count} not scheduled"),
     };
     print_line(format_args!("{passed} passed, {} failed{skipped}", failures.len()))?;
-    for failure in &failures {
+    for failure in failures {
         eprint_line(&format!("quantloom: {failure}"));
     }
     Ok(failures.is_empty() && passed > 0)

@@ -11,8 +11,8 @@ use quantloom_tools::conformance::experts::{
 };
 
 use super::sizes::shape;
-use super::verify::Named;
-use super::{eprint_line, print_line, table};
+use super::verify::{Named, print_end};
+use super::{print_line, table};
 use crate::progress::Progress;
 
 /// Which layers.
@@ -148,18 +148,7 @@ pub(super) fn run(
     }
     drop(progress);
     print_line(rows)?;
-    for (case, why) in notes {
-        print_line(format_args!("{case} is not scheduled: {why}"))?;
-    }
-    let skipped = match not_scheduled {
-        0 => String::new(),
-        count => format!(", {count} not scheduled"),
-    };
-    print_line(format_args!("{passed} passed, {} failed{skipped}", failures.len()))?;
-    for failure in &failures {
-        eprint_line(&format!("quantloom: {failure}"));
-    }
-    Ok(failures.is_empty() && passed > 0)
+    print_end(notes, [passed, not_scheduled], &failures)
 }
 
 fn row(

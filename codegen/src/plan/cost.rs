@@ -76,10 +76,10 @@ const fn gpu(class: Class, bf16: u32, convert_f16: Option<u32>) -> CostRow {
     }
 }
 
-/// Every class.
-pub const COSTS: &[CostRow] = &[
+/// A class of words and f32 alone, and of tables of f32.
+const fn plain(class: Class, table_16: u32, table_256: u32) -> CostRow {
     CostRow {
-        class: Class::Lanes,
+        class,
         word: 1,
         rotl: None,
         lop3: None,
@@ -91,12 +91,16 @@ pub const COSTS: &[CostRow] = &[
         convert_f16: None,
         convert_small_f16: None,
         f32: 1,
-        // Two permutations and a blend if a register holds eight.
-        table_16: Some(3),
-        // A gather reads lane by lane.
-        table_256: Some(16),
+        table_16: Some(table_16),
+        table_256: Some(table_256),
         table_half: None,
-    },
+    }
+}
+
+/// Every class.
+pub const COSTS: &[CostRow] = &[
+    // Two permutations and a blend if a register holds eight; a gather reads lane by lane.
+    plain(Class::Lanes, 3, 16),
     gpu(Class::Ampere, 1, None),
     gpu(Class::Ada, 1, Some(1)),
     gpu(Class::Hopper, 1, Some(1)),
@@ -106,23 +110,7 @@ pub const COSTS: &[CostRow] = &[
     CostRow { prmt_by: Some(11), ..gpu(Class::Cdna4, 5, None) },
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Rdna3, 5, None) },
     CostRow { lop3: Some(2), prmt_by: Some(11), ..gpu(Class::Rdna4, 5, None) },
-    CostRow {
-        class: Class::Shader,
-        word: 1,
-        rotl: None,
-        lop3: None,
-        prmt: None,
-        prmt_by: None,
-        bf16: None,
-        f16: None,
-        subnormals: false,
-        convert_f16: None,
-        convert_small_f16: None,
-        f32: 1,
-        table_16: Some(LOOKUP),
-        table_256: Some(LOOKUP),
-        table_half: None,
-    },
+    plain(Class::Shader, LOOKUP, LOOKUP),
 ];
 
 /// The costs of a class.

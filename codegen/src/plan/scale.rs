@@ -345,34 +345,3 @@ fn common(groups: impl Iterator<Item = GroupSize>) -> Option<u32> {
     });
     (segment > 0).then_some(segment)
 }
-
-/// A power of two, split between scales and epilogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExponentSplit {
-    /// The exponent that multiplies each scale.
-    pub scales: i32,
-    /// The exponent that multiplies the result.
-    pub epilogue: i32,
-}
-
-/// Splits `2^exponent` between scales of type `number`, whose magnitudes are between `smallest` and
-/// `largest` (zeros ignored), and the epilogue, so that no scale overflows or loses bits: as much as
-/// possible stays in the scales.
-///
-/// `None` if the scales span more than the normal range of the type, whatever the split.
-pub fn split_exponent(
-    exponent: i32,
-    smallest: f64,
-    largest: f64,
-    number: Number,
-) -> Option<ExponentSplit> {
-    let Number::Float(format) = number else { return None };
-    let (top, bottom) = (largest.log2().floor() as i32, smallest.log2().floor() as i32);
-    let most = format.max().log2().floor() as i32;
-    let least = 1 - format.bias();
-    let (up, down) = (most - top, least - bottom);
-    (down <= up).then(|| {
-        let scales = exponent.clamp(down, up);
-        ExponentSplit { scales, epilogue: exponent - scales }
-    })
-}

@@ -22,17 +22,16 @@
 //! A thread has 8 consecutive columns of a row, 16 bytes of a 16-bit x, and keeps them in registers from
 //! the maximum to the rounding. If a scale is shared by a whole row, one block handles the row; columns
 //! beyond its registers are read twice. Otherwise several blocks share a row, and the lanes of a group find
-//! its maximum by shuffles. A scale of all of x needs a kernel before, which writes the extents of its
+//! its maximum by shuffles. A scale of all of x needs a kernel before, which writes the ranges of its
 //! blocks' parts; every warp of the next kernel reads all of them, so that no word has to be reset and the
 //! result does not depend on the order of blocks.
 //!
-//! `problem` describes the operand, `rows` says which row of x a row of the operand is made of, `source` loads x, `extent` finds minima and maxima, `rounding` has
+//! `problem` describes the operand, `rows` says which row of x a row of the operand is made of, `source` loads x, `value_range` finds minima and maxima, `rounding` has
 //! arithmetic and short floats, `scale` chooses a level's scale, `levels` combines levels, `group_scales`
 //! has groups that the lanes of a warp cannot handle, `quotient` divides, `code` assembles the operand's
 //! words.
 
 mod code;
-mod extent;
 mod group_scales;
 mod levels;
 mod operand_scales;
@@ -42,17 +41,18 @@ mod rounding;
 mod rows;
 mod scale;
 mod source;
+mod value_range;
 
-use self::extent::{Extent, Running};
 use self::group_scales::GroupScales;
 use self::levels::{Given, Levels, OfRow};
 use self::rows::{OperandRows, SlotRow};
 use self::source::{SourceColumn, VECTOR, VectorSource};
+use self::value_range::{Running, ValueRange};
 use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Extent as Count, Half, Kernel, LaunchConfig, Op,
-    Operand, ParameterId, Shuffle, Special, Ternary, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Extent, Half, Kernel, LaunchConfig, Op, Operand,
+    ParameterId, Shuffle, Special, Ternary, Width, Word,
 };
 use crate::schedule::byte_fragments::{ByteFragments, STEP};
 use crate::target::Feature;
@@ -68,12 +68,12 @@ const ROW_THREADS: u32 = 512;
 const THREADS: u32 = 256;
 /// The most vectors of a row that a thread keeps in registers.
 const HELD: u32 = 8;
-/// Extents that a lane reads if a scale is chosen from all of x.
-const EXTENTS_OF_A_LANE: u32 = 8;
-/// Vectors that a thread loads at once to find extents.
+/// Ranges that a lane reads if a scale is chosen from all of x.
+const RANGES_OF_A_LANE: u32 = 8;
+/// Vectors that a thread loads at once to find ranges.
 const AHEAD: u32 = 4;
 
-/// Writes the kernels in launch order: one that finds extents if a scale is chosen from all of x, one
+/// Writes the kernels in launch order: one that finds ranges if a scale is chosen from all of x, one
 /// that chooses the scales of groups if lanes cannot, and the operand's. Their parameter is m, the rows of
 /// x. `programmatic` requests programmatic dependent launch, on targets that have it.
 ///
@@ -96,7 +96,7 @@ const AHEAD: u32 = 4;
 /// experts or matrices; so is `extents` if prescales differ.
 pub fn activation(problem: &ActivationProblem, programmatic: bool) -> Vec<Kernel> {
     let programmatic = programmatic && problem.target.has(Feature::GridDependency);
-    let first = problem.spans_rows().then(|| extents(problem, programmatic));
+    let first = problem.spans_rows().then(|| ranges(problem, programmatic));
     let scales =
         if problem.has_scale_kernel() { group_scales::scales(problem, programmatic) } else { None };
     first.into_iter().chain(scales).chain([operand(problem, programmatic)]).collect()
@@ -108,19 +108,19 @@ fn start(
     threads: u32,
     programmatic: bool,
 ) -> (Builder, ParameterId) {
-    let grid = [Count::Constant(1); 3];
+    let grid = [Extent::Constant(1); 3];
     let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic };
     let mut b = Builder::new(&problem.kernel_name(what), summary, problem.target, launch);
     let m = b.size(Dimension::M, "rows of x, at least 1");
     (b, m)
 }
 
-/// The buffer of extents between the kernels.
-fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) -> BufferId {
-    let sets = problem.sets_of_extents();
+/// The buffer of ranges between the kernels.
+fn ranges_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) -> BufferId {
+    let sets = problem.sets_of_ranges();
     let sets = (sets > 1).then_some(sets);
-    let shape: Vec<Count> =
-        sets.into_iter().chain([problem.parts(), 2]).map(Count::Constant).collect();
+    let shape: Vec<Extent> =
+        sets.into_iter().chain([problem.parts(), 2]).map(Extent::Constant).collect();
     b.buffer_of(
         BufferRole::Extremes,
         Word::U32,
@@ -130,15 +130,15 @@ fn extents_buffer(b: &mut Builder, problem: &ActivationProblem, access: Access) 
     )
 }
 
-/// The kernel that finds the extents of all of x.
-fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
+/// The kernel that finds the ranges of all of x.
+fn ranges(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let parts = problem.parts();
     let summary = format!("Smallest and largest of {parts} parts of x[m, {}].", problem.k);
     let (mut b, m) = start(problem, ("extents", &summary), THREADS, programmatic);
-    let sets = problem.sets_of_extents();
-    b.grid([parts, sets, 1].map(Count::Constant));
+    let sets = problem.sets_of_ranges();
+    b.grid([parts, sets, 1].map(Extent::Constant));
     let mut source = VectorSource::declare(&mut b, problem, m, false).into_one_row();
-    let found = extents_buffer(&mut b, problem, Access::WriteOnce);
+    let found = ranges_buffer(&mut b, problem, Access::WriteOnce);
     let (block, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
     let mut part = block;
     if sets > 1 {
@@ -169,7 +169,7 @@ fn extents(problem: &ActivationProblem, programmatic: bool) -> Kernel {
             running.add(b, &elements);
         }
     });
-    let ends = running.extent().of_block(&mut b, THREADS).ends();
+    let ends = running.range().of_block(&mut b, THREADS).ends();
     let (first, at) = (b.equal(thread, 0u32), b.mul(part, 2u32));
     b.store(Address::new(found, at), &ends, Width::B64, Some(first));
     b.finish()
@@ -256,7 +256,7 @@ impl<'p> Writer<'p> {
             _ => Word::U32,
         };
         let bytes = problem.padded * problem.operand.stored_bits() / 8;
-        let shape = [rows, Count::Constant(bytes / word.bytes())];
+        let shape = [rows, Extent::Constant(bytes / word.bytes())];
         let layout = format!("{} [p, m]", problem.operand);
         let access = problem.rows_access();
         let operand = b.buffer_of(BufferRole::Operand, word, access, &shape, &layout);
@@ -365,7 +365,7 @@ impl<'p> Writer<'p> {
         if waits {
             b.push(Op::GridWait);
         }
-        let outer = |b: &mut Builder, row: Option<Extent>| {
+        let outer = |b: &mut Builder, row: Option<ValueRange>| {
             let levels = self.levels.as_ref().zip(constants.as_ref());
             levels.map(|(levels, constants)| levels.of_row(b, constants, row))
         };
@@ -389,7 +389,7 @@ impl<'p> Writer<'p> {
                 let elements = self.source.elements(b, words);
                 running.add(b, &elements);
             }
-            let row = running.extent().of_block(b, self.partition.threads);
+            let row = running.range().of_block(b, self.partition.threads);
             let outer = outer(b, Some(row));
             for (column, words) in &vectors {
                 self.finish(b, *column, words, outer.as_ref());
@@ -402,7 +402,7 @@ impl<'p> Writer<'p> {
                 let elements = self.source.elements(b, &words);
                 running.add(b, &elements);
             });
-            let row = running.extent().of_block(b, self.partition.threads);
+            let row = running.range().of_block(b, self.partition.threads);
             let outer = outer(b, Some(row));
             b.for_each(0u32, self.reach(), apart, "at", |b, at| {
                 let column = b.add(self.column, at);

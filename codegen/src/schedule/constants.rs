@@ -8,7 +8,7 @@ use super::participants::Participants;
 use super::problem::Problem;
 use super::rows::TokenRows;
 use super::stack::Matrix;
-use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Type, Width, Word};
+use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Special, Type, Width, Word};
 
 /// A block's constants in shared memory, f32, and the epilogue's steps that use them.
 #[derive(Clone)]
@@ -130,7 +130,7 @@ fn copy(
     mut source: impl FnMut(&mut Builder, Operand, bool) -> (Operand, Operand),
 ) {
     let (Some(to), Some(from)) = (to, from) else { return };
-    let (thread, threads) = (by.thread(b), by.threads(b));
+    let (thread, threads) = (b.special(Special::Thread), by.threads(b));
     for first in (0..count).step_by(threads as usize) {
         let at = b.add(thread, first);
         let certain = first + threads <= count;

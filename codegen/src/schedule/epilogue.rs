@@ -17,7 +17,8 @@ use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::rows::TokenRows;
 use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Half, Operand, Reg, SharedId, Type, Width, Word,
+    Address, Binary, Builder, Cache, Extent, Half, Operand, Reg, SharedId, Special, Type, Width,
+    Word,
 };
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16};
 use split_k::Workspace;
@@ -160,7 +161,7 @@ impl Epilogue<'_> {
 
     /// Distributes so many rows of each token over the threads; `work` gets token and row.
     fn each(&self, b: &mut Builder, rows: u32, work: impl FnOnce(&mut Builder, [Operand; 2])) {
-        let (thread, threads) = (self.participants.thread(b), self.participants.threads(b));
+        let (thread, threads) = (b.special(Special::Thread), self.participants.threads(b));
         let vectors = self.tokens * rows / self.at_once;
         b.for_each(thread, vectors, threads, "result", |b, result| {
             let first = b.mul(result, self.at_once);

@@ -206,7 +206,7 @@ impl Block<'_> {
 
     /// The warps that write y.
     fn writers() -> Participants {
-        Participants { first_warp: 0, warps: SCALE_WARPS, named_barrier: Some(BARRIER) }
+        Participants { warps: SCALE_WARPS, named_barrier: Some(BARRIER) }
     }
 
     /// Starts the copies of the epilogue's constants.

@@ -165,7 +165,7 @@ impl Block<'_> {
             }
         };
         let of_tile = self.stages_of_part(b);
-        let by = Participants::block(self.consumer_warps());
+        let by = self.consumers();
         let consumers = |b: &mut Builder| {
             let cursor = ring.cursor(b);
             tiles.each(b, |b, tile| {
@@ -274,6 +274,12 @@ impl Block<'_> {
     /// Warps that multiply.
     fn consumer_warps(&self) -> u32 {
         self.tile.groups * self.group_warps()
+    }
+
+    /// The warps that multiply, with their barrier: 0 is the block's, those after it are the groups'.
+    fn consumers(&self) -> Participants {
+        let named_barrier = Some(self.tile.groups + 1);
+        Participants { warps: self.consumer_warps(), named_barrier }
     }
 
     /// Tiles of rows of the native layout in a block.

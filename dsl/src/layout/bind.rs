@@ -63,7 +63,8 @@ impl Granularity {
 #[error("{message}")]
 #[non_exhaustive]
 pub struct BindError {
-    /// What is wrong, in terms of the layout's digits.
+    /// What is wrong, in terms of the layout's digits: for the layout's author. A program is told where
+    /// the mistake is, and whose ([`Self::of_shape`]).
     pub message: String,
     /// A suggestion.
     pub help: Option<String>,

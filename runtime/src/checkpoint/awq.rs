@@ -12,12 +12,12 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     let bits = fields.integer("bits")?.or(fields.integer("w_bit")?);
     let bits = fields.needed("bits", bits)?;
     if bits != 4 {
-        return Err(fields.fault(format!("`bits` is {bits}; AWQ packs 4")));
+        return Err(fields.fault("bits", format!("`bits` is {bits}; AWQ packs 4")));
     }
     for key in ["version", "format"] {
         if let Some(version) = fields.text(key)?.filter(|it| !it.eq_ignore_ascii_case("gemm")) {
             let what = format!("`{key}` is `{version}`; only the `gemm` packing is supported");
-            return Err(fields.fault(what));
+            return Err(fields.fault(key, what));
         }
     }
     let group = fields.group_size(if fields.get("group_size").is_some() {

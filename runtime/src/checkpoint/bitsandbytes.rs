@@ -95,7 +95,7 @@ impl Reader<'_> {
         let name = |kind: &str| format!("weight.quant_state.bitsandbytes__{kind}");
         let found = KINDS.iter().find_map(|kind| self.source.tensor(self.layer, &name(kind)));
         let tensor = found.ok_or_else(|| {
-            self.fault(format!("the tensor \"{}.{}\" is missing", self.layer, name("nf4")))
+            LayerError::missing(self.layer, format!("{}.{}", self.layer, name("nf4")))
         })?;
         let fault = |what: &str| self.fault(format!("its quant_state {what}"));
         if tensor.bytes().len() > 1 << 16 {
@@ -118,8 +118,7 @@ impl Reader<'_> {
     fn floats(&self, name: &str) -> Result<Vec<f32>, CheckpointError> {
         let tensor = self.source.needed(self.layer, name)?;
         if tensor.dtype() != Dtype::F32 {
-            let what = format!("`{name}` is of type {:?}, expected F32", tensor.dtype());
-            return Err(self.fault(what));
+            return Err(LayerError::of_type(self.layer, name, tensor.dtype(), "F32").into());
         }
         let (values, _) = tensor.bytes().as_chunks::<4>();
         Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())

@@ -13,10 +13,7 @@ pub(super) fn float_name(
         safetensors::Dtype::F32 => Ok("f32"),
         safetensors::Dtype::F16 => Ok("f16"),
         safetensors::Dtype::BF16 => Ok("bf16"),
-        other => {
-            let what = format!("`{tensor}` is of type {other:?}, expected F32, F16 or BF16");
-            Err(LayerError::inconsistent(layer, what))
-        }
+        other => Err(LayerError::of_type(layer, tensor, other, "F32, F16 or BF16")),
     }
 }
 

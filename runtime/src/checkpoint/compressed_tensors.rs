@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::ct_presets as presets;
-use super::layer::{LayerError, Recognised};
+use super::layer::{LayerError, LayerProblem, Recognised};
 use super::patterns::{Compiler, Pattern};
 use super::{CheckpointError, Found, LayerSource, having, tensor_name};
 
@@ -40,7 +40,10 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
             return Err(LayerError::excluded(layer, "ignore").into());
         }
         let group = group_of(&groups, layer)?.ok_or_else(|| {
-            LayerError::inconsistent(layer, "no group of `config_groups` targets the layer")
+            LayerError::of(
+                layer,
+                LayerProblem::Unlisted("no group of `config_groups` targets the layer"),
+            )
         })?;
         LayerReader { source, layer, group }.read(fields.place)
     };
@@ -59,11 +62,14 @@ fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, Che
         let settings: Cow<'_, Map<String, Value>> = match value {
             Value::Object(settings) => Cow::Borrowed(settings),
             // The name of a preset with a list of targets.
-            Value::Array(targets) => Cow::Owned(
-                presets::settings(name, targets)
-                    .ok_or_else(|| fields.fault(format!("unknown preset `{name}`")))?,
-            ),
-            other => return Err(fields.fault(format!("the group `{name}` is {other}"))),
+            Value::Array(targets) => {
+                Cow::Owned(presets::settings(name, targets).ok_or_else(|| {
+                    fields.fault("config_groups", format!("unknown preset `{name}`"))
+                })?)
+            }
+            other => {
+                return Err(fields.fault("config_groups", format!("the group `{name}` is {other}")));
+            }
         };
         let of = Fields { object: &settings, place: fields.place };
         let targets = of.list("targets")?;
@@ -126,7 +132,7 @@ impl<'a> Args<'a> {
             float: match number {
                 "float" => true,
                 "int" => false,
-                other => return Err(fields.fault(format!("unknown type `{other}`"))),
+                other => return Err(fields.fault("type", format!("unknown type `{other}`"))),
             },
             symmetric: fields.flag("symmetric")?.unwrap_or(true),
             strategy: fields.text("strategy")?.unwrap_or(inferred),
@@ -149,7 +155,9 @@ impl<'a> Args<'a> {
             4 => Ok("e2m1"),
             6 => Ok("e2m3"),
             8 => Ok("e4m3"),
-            bits => Err(self.fields.fault(format!("float codes of {bits} bits are not supported"))),
+            bits => Err(self
+                .fields
+                .fault("num_bits", format!("float codes of {bits} bits are not supported"))),
         }
     }
 
@@ -170,10 +178,12 @@ impl<'a> Args<'a> {
                 };
                 match (side(0), side(1)) {
                     (Some(rows), Some(cols)) => Ok(format!("{rows}x{cols}")),
-                    _ => Err(self.fields.fault("`block_structure` is not two block sizes")),
+                    _ => Err(self
+                        .fields
+                        .fault("block_structure", "`block_structure` is not two block sizes")),
                 }
             }
-            other => Err(self.fields.fault(format!("unknown strategy `{other}`"))),
+            other => Err(self.fields.fault("strategy", format!("unknown strategy `{other}`"))),
         }
     }
 }
@@ -291,7 +301,7 @@ impl LayerReader<'_> {
         let bits = args.bits as u64;
         let [rows, words] = self.two(packed, "`weight_packed`")?;
         if dtype != Dtype::I32 {
-            return Err(self.fault(format!("`weight_packed` is of type {dtype:?}, expected I32")));
+            return Err(LayerError::of_type(self.layer, "weight_packed", dtype, "I32").into());
         }
         let [n, k] = self.weight_shape()?;
         if n != rows {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::CheckpointError;
 use super::files::Tensors;
+use super::keys::RefusedKey;
 
 /// A configuration and its location.
 #[derive(Clone, Debug)]
@@ -63,12 +64,26 @@ pub enum ConfigProblem {
          mxfp4, bitsandbytes, quantloom"
     )]
     Format(String),
-    /// A setting is not supported, or contradicts another one or the files.
+    /// The configuration is of software whose files are known and not read: why.
+    #[error("{0}")]
+    UnreadFormat(&'static str),
+    /// A key is refused, since the product may be another one by it.
+    #[error(transparent)]
+    Refused(RefusedKey),
+    /// A setting is not supported, or contradicts another one.
     #[error("{what}")]
     Setting {
-        /// Which one, and why, for a person.
+        /// The key.
+        key: String,
+        /// Its value, and why it is not read: for a person, since a program knows values only by their keys.
         what: String,
     },
+    /// An index of shards is incomplete: what is missing.
+    #[error("{0}")]
+    Index(&'static str),
+    /// The name of a shard in an index is no name of a file in the index's directory.
+    #[error("the shard `{0}` is not a file of this directory")]
+    Shard(String),
 }
 
 impl ConfigProblem {
@@ -193,8 +208,8 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// A setting that is not supported, in words.
-    pub(super) fn fault(&self, what: impl Into<String>) -> CheckpointError {
-        ConfigProblem::Setting { what: shortened(what.into()) }.at(self.place)
+    pub(super) fn fault(&self, key: &str, what: impl Into<String>) -> CheckpointError {
+        ConfigProblem::Setting { key: key.to_owned(), what: shortened(what.into()) }.at(self.place)
     }
 
     fn of_type(&self, key: &str, value: &Value, expected: &'static str) -> CheckpointError {
@@ -273,7 +288,9 @@ impl<'a> Fields<'a> {
                 .ok()
                 .filter(|size| (1..=1 << 24).contains(size))
                 .map(Some)
-                .ok_or_else(|| self.fault(format!("`{key}` is {size}, which is not a group size"))),
+                .ok_or_else(|| {
+                    self.fault(key, format!("`{key}` is {size}, which is not a group size"))
+                }),
         }
     }
 }

@@ -16,10 +16,9 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde_json::Map;
 
 use super::CheckpointError;
-use super::config::{Fields, read_json};
+use super::config::{ConfigProblem, read_json, shortened};
 use super::gguf::{self, Gguf, GgufProblem};
 
 /// Larger headers are not read. The largest models have some 100,000 tensors, of about 100 bytes of
@@ -312,24 +311,24 @@ fn shards(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
 fn indexed(directory: &Path, index: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let value = read_json(index)?;
     let place = index.display().to_string();
-    let fields = Fields { object: &Map::new(), place: &place };
-    let fault = |what: &str| fields.fault(what);
+    let fault = |problem: ConfigProblem| problem.at(place.as_str());
     let map = value.get("weight_map").and_then(|map| map.as_object());
-    let map = map.ok_or_else(|| fault("it has no `weight_map` object"))?;
+    let map = map.ok_or_else(|| fault(ConfigProblem::Index("it has no `weight_map` object")))?;
     let mut files = Vec::new();
     for name in map.values() {
-        let name = name.as_str().ok_or_else(|| fault("a shard's name is not a string"))?;
+        let no_text = || fault(ConfigProblem::Index("a shard's name is not a string"));
+        let name = name.as_str().ok_or_else(no_text)?;
         let mut parts = Path::new(name).components();
         let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
         if !plain {
-            return Err(fault(&format!("the shard `{name}` is not a file of this directory")));
+            return Err(fault(ConfigProblem::Shard(shortened(name.to_owned()))));
         }
         files.push(directory.join(name));
     }
     files.sort();
     files.dedup();
     if files.is_empty() {
-        return Err(fault("its `weight_map` is empty"));
+        return Err(fault(ConfigProblem::Index("its `weight_map` is empty")));
     }
     Ok(files)
 }

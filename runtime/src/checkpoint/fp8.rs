@@ -37,10 +37,10 @@ impl Settings {
         let format = fields.text("scale_fmt")?.unwrap_or("float");
         let known = |key: &str, value: &str, known: [&str; 2]| match known.contains(&value) {
             true => Ok(value == known[1]),
-            false => Err(fields.fault(format!(
-                "unknown {key} `{value}`; supported are `{}` and `{}`",
-                known[0], known[1]
-            ))),
+            false => Err(fields.fault(
+                key,
+                format!("unknown {key} `{value}`; supported are `{}` and `{}`", known[0], known[1]),
+            )),
         };
         let mut kept = Vec::new();
         for key in ["modules_to_not_convert", "ignored_layers"] {
@@ -76,7 +76,7 @@ fn block(fields: Fields<'_>) -> Result<Option<(u64, u64)>, CheckpointError> {
     };
     match (side(0), side(1)) {
         (Some(rows), Some(cols)) => Ok(Some((rows, cols))),
-        _ => Err(fields.fault(format!("`weight_block_size` is {value}"))),
+        _ => Err(fields.fault("weight_block_size", format!("`weight_block_size` is {value}"))),
     }
 }
 

@@ -24,7 +24,8 @@ fn recognise(tensors: &Tensors, layer: &str) -> Result<Recognised, CheckpointErr
     let fault = |what: String| CheckpointError::from(LayerError::inconsistent(layer, what));
     let shape = tensors.get(&format!("{layer}_blocks")).map_or(&[][..], |t| t.shape());
     let &[experts, n, groups, 16] = shape else {
-        return Err(fault(format!("`{layer}_blocks` is {shape:?}, expected [E, N, K/32, 16]")));
+        let (tensor, expected) = (format!("{layer}_blocks"), "[E, N, K/32, 16]");
+        return Err(LayerError::of_shape(layer, &tensor, shape, expected).into());
     };
     let bias = match tensors.get(&format!("{layer}_bias")).map(|bias| bias.dtype()) {
         None => String::new(),

@@ -97,14 +97,14 @@ fn settings(source: &LayerSource<'_>, fields: Fields<'_>) -> Result<Settings, Ch
         && old != new
     {
         let what = format!("`checkpoint_format` is `{old}`, but `format` is `{new}`");
-        return Err(fields.fault(what));
+        return Err(fields.fault("checkpoint_format", what));
     }
     let version = match (source.options.gptq_version, old.or(new)) {
         (Some(version), _) => version,
         (None, None | Some("gptq")) => GptqVersion::V1,
         (None, Some("gptq_v2")) => GptqVersion::V2,
         (None, Some(other)) => {
-            return Err(fields.fault(format!(
+            return Err(fields.fault("checkpoint_format", format!(
                 "`checkpoint_format` or `format` is `{other}`; supported are `gptq` and `gptq_v2`"
             )));
         }
@@ -135,7 +135,7 @@ fn dynamic_rules<'a>(fields: Fields<'a>) -> Result<Vec<DynamicRule<'a>>, Checkpo
             Value::Object(object) => Some(Fields { object, place: fields.place }),
             Value::Bool(false) | Value::Null => None,
             other => {
-                return Err(fields.fault(format!("`dynamic` of `{key}` is {other}")));
+                return Err(fields.fault("dynamic", format!("`dynamic` of `{key}` is {other}")));
             }
         };
         let exclude = exclude || *value == Value::Bool(false);

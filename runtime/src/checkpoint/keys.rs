@@ -106,6 +106,35 @@ fn row(line: &'static str) -> Option<Row> {
     Some(Row { subject, path, what, note: cells.next().unwrap_or_default() })
 }
 
+/// Why a key of a configuration is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RefusedKey {
+    /// Its value is none of those that are supported.
+    #[error("`{key}` is {value}: {why}")]
+    Value {
+        /// The key, its path joined by dots, shortened.
+        key: String,
+        /// The value, shortened.
+        value: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// Its meaning is not known.
+    #[error(
+        "`{key}` is {value}, an unknown key of {software} that may change the product; if it does not, \
+         take it out of the configuration"
+    )]
+    Unknown {
+        /// The key, its path joined by dots, shortened.
+        key: String,
+        /// The value, shortened.
+        value: String,
+        /// The software that writes the configuration, and its versions.
+        software: &'static str,
+    },
+}
+
 /// The result of checking a configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
@@ -118,7 +147,7 @@ struct Finding {
     path: Vec<String>,
     /// The start of the path that describes some layers.
     layers: Option<usize>,
-    what: String,
+    what: RefusedKey,
 }
 
 /// The most notes and findings to keep; a file may have millions of unknown keys.
@@ -149,15 +178,15 @@ impl Report {
     pub(super) fn of_the_file(&self, place: &str) -> Result<(), CheckpointError> {
         match self.findings.iter().find(|finding| finding.layers.is_none()) {
             None => Ok(()),
-            Some(finding) => Err(ConfigProblem::Setting { what: finding.what.clone() }.at(place)),
+            Some(finding) => Err(ConfigProblem::Refused(finding.what.clone()).at(place)),
         }
     }
 
     /// Refusals below one of the objects that describe layers.
-    pub(super) fn below(&self, path: &[&str]) -> Option<&str> {
+    pub(super) fn below(&self, path: &[&str]) -> Option<&RefusedKey> {
         let within =
             |finding: &&Finding| finding.layers.is_some() && finding.path.starts_with(&owned(path));
-        self.findings.iter().find(within).map(|finding| finding.what.as_str())
+        self.findings.iter().find(within).map(|finding| &finding.what)
     }
 }
 
@@ -222,8 +251,8 @@ impl Walk<'_> {
         {
             return;
         }
-        let what = format!("`{}` is {}: {}", path.join("."), brief(value), row.note);
-        self.refuse(what, path);
+        let key = shortened(path.join("."));
+        self.refuse(RefusedKey::Value { key, value: brief(value), why: row.note }, path);
     }
 
     /// A key without a line. It is refused if the table says so, or if its value is a list or
@@ -234,24 +263,19 @@ impl Walk<'_> {
             Some(_) => false,
             None => matches!(value, Value::Object(_) | Value::Array(_)),
         };
-        let (name, software) = (path.join("."), self.table.software);
+        let (key, software) = (shortened(path.join(".")), self.table.software);
         if refused && !says_nothing(value) {
-            let what = format!(
-                "`{name}` is {}, an unknown key of {software} that may change the product; \
-                 if it does not, take it out of the configuration",
-                brief(value)
-            );
-            self.refuse(what, path);
+            self.refuse(RefusedKey::Unknown { key, value: brief(value), software }, path);
         } else if self.report.notes.len() < MOST {
             let note = format!(
-                "unknown key `{name}` of {software}, which is ignored; its value is {}",
+                "unknown key `{key}` of {software}, which is ignored; its value is {}",
                 brief(value)
             );
             self.report.notes.insert(shortened(note));
         }
     }
 
-    fn refuse(&mut self, what: String, path: &[String]) {
+    fn refuse(&mut self, what: RefusedKey, path: &[String]) {
         let matches = |row: &&Row| {
             row.subject == RowSubject::Each
                 && row.path.len() < path.len()
@@ -259,13 +283,10 @@ impl Walk<'_> {
         };
         let layers = self.table.rows.iter().find(matches).map(|row| row.path.len());
         if self.report.findings.len() < MOST {
-            let what = shortened(what);
             self.report.findings.push(Finding { path: path.to_vec(), layers, what });
         } else if layers.is_none() {
             // Findings beyond the limit are dropped, but still fail the file.
-            self.report
-                .findings
-                .insert(0, Finding { path: path.to_vec(), layers, what: shortened(what) });
+            self.report.findings.insert(0, Finding { path: path.to_vec(), layers, what });
             self.report.findings.truncate(MOST);
         }
     }
@@ -376,7 +397,7 @@ mod tests {
         );
         let file = report.of_the_file("here").unwrap_err().to_string();
         assert!(file.contains("`shape_of`"), "{file}");
-        let of = |group: &str| report.below(&["config_groups", group]).unwrap_or("");
+        let of = |group: &str| report.below(&["config_groups", group]).unwrap().to_string();
         assert!(of("a").contains("`config_groups.a.weights.hue` is 3"), "{}", of("a"));
         assert!(of("b").contains("quantised outputs"), "{}", of("b"));
     }

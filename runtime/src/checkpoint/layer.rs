@@ -11,7 +11,7 @@ use safetensors::Dtype;
 use super::CheckpointFormat;
 use super::config::shortened;
 use super::files::{Tensor, Tensors};
-use super::keys::{RowSubject, Table, Use};
+use super::keys::{RefusedKey, RowSubject, Table, Use};
 use super::write::{element_dtype, tensor_name};
 use crate::backend::Backend;
 use crate::op::ProductError;
@@ -70,13 +70,33 @@ pub enum LayerProblem {
         /// The type that the scheme stores.
         expected: Dtype,
     },
+    /// A tensor is of a type that no scheme of the format stores.
+    #[error("`{tensor}` is of type {found:?}, expected {expected}")]
+    TensorType {
+        /// The tensor, without the layer's name.
+        tensor: String,
+        /// Its type.
+        found: Dtype,
+        /// The types that the format has.
+        expected: &'static str,
+    },
+    /// A tensor has not the dimensions by which the format is read.
+    #[error("`{tensor}` is {found:?}, expected {expected}")]
+    TensorShape {
+        /// The tensor, without the layer's name.
+        tensor: String,
+        /// Its dimensions.
+        found: Vec<usize>,
+        /// Those that the format has.
+        expected: &'static str,
+    },
     /// A tensor of the layer that its scheme does not take, and that may change the product.
     #[error("the tensor \"{tensor}\" {why}")]
     OtherTensor {
         /// The tensor.
         tensor: String,
         /// Why the layer is not read without it.
-        why: String,
+        why: OtherTensor,
     },
     /// The configuration excludes the layer from quantisation, and the layer stores quantised tensors.
     #[error("`{key}` names the layer, but the layer stores quantised tensors")]
@@ -84,14 +104,32 @@ pub enum LayerProblem {
         /// The key that excludes the layer.
         key: &'static str,
     },
+    /// The configuration has no settings for the layer: where they would be.
+    #[error("{0}")]
+    Unlisted(&'static str),
+    /// A key of the layer's settings is refused, since the product may be another one by it.
+    #[error(transparent)]
+    Refused(RefusedKey),
+    /// The number of the type of a GGUF file's tensor is not known.
+    #[error("ggml's type {0} is not known")]
+    UnknownGgmlType(u32),
+    /// There is no scheme for the type of a GGUF file's tensor.
+    #[error("{name} is not supported: {why}")]
+    GgmlType {
+        /// The type's name.
+        name: &'static str,
+        /// The reason.
+        why: &'static str,
+    },
     /// What the configuration says of the layer is no valid scheme; displays the first mistake.
     #[error("its configuration is not a valid scheme: {}", first(.0))]
     Scheme(Arc<Diagnostics>),
-    /// The configuration is valid, and this version has no reader for it: what, for a person.
+    /// The configuration is valid, and this version has no reader for it: what, for a person. To a program all of these
+    /// are one case: another format or another version may store or read the layer.
     #[error("{0}")]
     Unsupported(String),
     /// What the configuration says of the layer is incomplete, or contradicts itself or the tensors: what,
-    /// for a person.
+    /// for a person. To a program all of these are one case: the file is broken.
     #[error("{0}")]
     Inconsistent(String),
     /// The stored tensors cannot be unpacked.
@@ -100,6 +138,24 @@ pub enum LayerProblem {
     /// A device cannot prepare the layer.
     #[error(transparent)]
     Product(#[from] ProductError),
+}
+
+/// Why a layer is not read without a tensor that its scheme does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OtherTensor {
+    /// It could be left out if it were all zeros: why.
+    #[error("is not all zeros, but {0}")]
+    NotZeros(&'static str),
+    /// It is known to change the product: how.
+    #[error("is not supported: {0}")]
+    Refused(&'static str),
+    /// Its meaning is not known.
+    #[error(
+        "is not read with these settings, and may change the product; if it does not, take it out of the \
+         file"
+    )]
+    Unknown,
 }
 
 /// The message of the first mistake, shortened.
@@ -117,6 +173,22 @@ impl LayerError {
     /// A configuration that contradicts itself or the tensors.
     pub(super) fn inconsistent(layer: &str, what: impl Into<String>) -> Self {
         Self::of(layer, LayerProblem::Inconsistent(shortened(what.into())))
+    }
+
+    /// A tensor whose elements are of a type that the format does not have.
+    pub(super) fn of_type(layer: &str, tensor: &str, found: Dtype, expected: &'static str) -> Self {
+        Self::of(layer, LayerProblem::TensorType { tensor: tensor.to_owned(), found, expected })
+    }
+
+    /// A tensor of dimensions that the format does not have.
+    pub(super) fn of_shape(
+        layer: &str,
+        tensor: &str,
+        found: &[usize],
+        expected: &'static str,
+    ) -> Self {
+        let (tensor, found) = (tensor.to_owned(), found.to_vec());
+        Self::of(layer, LayerProblem::TensorShape { tensor, found, expected })
     }
 
     /// A layer that a key excludes from quantisation.
@@ -282,27 +354,15 @@ impl Layer {
                 .rows
                 .iter()
                 .find(|row| row.subject == RowSubject::Tensor && row.path == [name]);
-            let fault = |why: &str| {
-                let (tensor, why) = (tensor_name(&self.name, name), shortened(why.to_owned()));
-                Err(LayerError::of(&self.name, LayerProblem::OtherTensor { tensor, why }))
+            let why = match row.map(|row| (&row.what, row.note)) {
+                Some((Use::Used | Use::Harmless | Use::Reported, _)) => continue,
+                Some((Use::Zeros, _)) if tensor.bytes().iter().all(|byte| *byte == 0) => continue,
+                Some((Use::Zeros, note)) => OtherTensor::NotZeros(note),
+                Some((Use::Refused(_), note)) => OtherTensor::Refused(note),
+                None => OtherTensor::Unknown,
             };
-            match row.map(|row| (&row.what, row.note)) {
-                Some((Use::Used | Use::Harmless | Use::Reported, _)) => {}
-                Some((Use::Zeros, note)) => {
-                    if tensor.bytes().iter().any(|byte| *byte != 0) {
-                        return fault(&format!("is not all zeros, but {note}"));
-                    }
-                }
-                Some((Use::Refused(_), note)) => {
-                    return fault(&format!("is not supported: {note}"));
-                }
-                None => {
-                    return fault(
-                        "is not read with these settings, and may change the product; if it does \
-                         not, take it out of the file",
-                    );
-                }
-            }
+            let tensor = tensor_name(&self.name, name);
+            return Err(LayerError::of(&self.name, LayerProblem::OtherTensor { tensor, why }));
         }
         Ok(())
     }

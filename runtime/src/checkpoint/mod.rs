@@ -47,7 +47,8 @@ pub(crate) use gguf::{
     GgufEntry, default_keys, element_number, header as gguf_header,
     unwritable as unwritable_in_gguf,
 };
-pub use layer::{Layer, LayerError, LayerProblem};
+pub use keys::RefusedKey;
+pub use layer::{Layer, LayerError, LayerProblem, OtherTensor};
 pub use patterns::PatternProblem;
 pub use quantloom::attached;
 pub use safetensors::Dtype;
@@ -431,7 +432,7 @@ fn recognise(
         CheckpointFormat::GptOss => gpt_oss::layers(tensors),
         CheckpointFormat::BitsAndBytes => bitsandbytes::layers(&source)?,
         CheckpointFormat::Gguf => Vec::new(),
-        CheckpointFormat::Hqq => return Err(fields.fault(HQQ)),
+        CheckpointFormat::Hqq => return Err(ConfigProblem::UnreadFormat(HQQ).at(fields.place)),
         CheckpointFormat::Quantloom => quantloom::layers(&source)?,
     };
     Ok((format, report, found))
@@ -465,7 +466,8 @@ fn format(fields: Fields<'_>) -> Result<CheckpointFormat, CheckpointError> {
 impl LayerSource<'_> {
     /// The refusals of the tables for an object that describes a layer.
     fn refused(&self, layer: &str, path: &[&str]) -> Result<(), LayerError> {
-        self.keys.below(path).map_or(Ok(()), |what| Err(LayerError::unsupported(layer, what)))
+        let refused = |key: &RefusedKey| LayerError::of(layer, LayerProblem::Refused(key.clone()));
+        self.keys.below(path).map_or(Ok(()), |key| Err(refused(key)))
     }
 
     /// Layers that have a tensor of this name, by layer name.
@@ -484,13 +486,15 @@ impl LayerSource<'_> {
 
     /// The sizes of a tensor with two dimensions that is not empty, and therefore smaller than its
     /// file: arithmetic on the sizes does not overflow.
-    fn matrix(&self, layer: &str, name: &str, expected: &str) -> Result<[u64; 2], LayerError> {
+    fn matrix(
+        &self,
+        layer: &str,
+        name: &str,
+        expected: &'static str,
+    ) -> Result<[u64; 2], LayerError> {
         match self.needed(layer, name)?.shape() {
             &[rows, columns] if rows > 0 && columns > 0 => Ok([rows as u64, columns as u64]),
-            other => Err(LayerError::inconsistent(
-                layer,
-                format!("`{name}` is {other:?}, expected {expected}"),
-            )),
+            other => Err(LayerError::of_shape(layer, name, other, expected)),
         }
     }
 }

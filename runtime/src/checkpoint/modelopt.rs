@@ -10,7 +10,7 @@ use quantloom_dsl::layout::Shape;
 use super::clause::{bias_clause, float_name};
 use super::config::Fields;
 use super::fp8::ABOVE_448;
-use super::layer::{LayerError, Recognised};
+use super::layer::{LayerError, LayerProblem, Recognised};
 use super::patterns::Compiler;
 use super::{CheckpointError, Found, LayerSource};
 
@@ -194,7 +194,7 @@ fn algorithm(fields: Fields<'_>) -> Result<&'static Algorithm, CheckpointError> 
                 known.join(", ")
             ),
         };
-        fields.fault(what)
+        fields.fault("quant_algo", what)
     })
 }
 
@@ -220,7 +220,10 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
         }
         let (name, settings) =
             each.map_or(Ok(None), |each| named(each, layer))?.ok_or_else(|| {
-                LayerError::inconsistent(layer, "`quantized_layers` does not name the layer")
+                LayerError::of(
+                    layer,
+                    LayerProblem::Unlisted("`quantized_layers` does not name the layer"),
+                )
             })?;
         source.refused(layer, &["quantized_layers", name])?;
         let mut own = group_size(settings, "group_size")?;

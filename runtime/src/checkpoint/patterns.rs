@@ -21,7 +21,7 @@ pub enum PatternProblem {
     /// It is no expression, or fails as one.
     #[error("{what}")]
     Expression {
-        /// What the engine of expressions says, shortened.
+        /// What the engine of expressions says, shortened: for a person, since a program can only take another pattern.
         what: String,
     },
     /// The patterns of the configuration take too much memory.

@@ -25,7 +25,9 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
     };
     let common = fields.text("scheme")?;
     let common: Option<(Arc<str>, Scheme)> = match common {
-        Some(text) => Some((text.into(), parsed(text).map_err(|what: String| fields.fault(what))?)),
+        Some(text) => {
+            Some((text.into(), parsed(text).map_err(|what: String| fields.fault("scheme", what))?))
+        }
         None => None,
     };
     let layers = fields.needed("layers", fields.object("layers")?)?;

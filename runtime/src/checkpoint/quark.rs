@@ -99,7 +99,7 @@ fn element(fields: Fields<'_>) -> Result<&'static Element, CheckpointError> {
     let name = fields.needed("dtype", fields.text("dtype")?)?;
     ELEMENTS.iter().find(|element| element.name == name).ok_or_else(|| {
         let known: Vec<&str> = ELEMENTS.iter().map(|element| element.name).collect();
-        fields.fault(format!("unknown dtype `{name}`; supported are {}", known.join(", ")))
+        fields.fault("dtype", format!("unknown dtype `{name}`; supported are {}", known.join(", ")))
     })
 }
 
@@ -131,7 +131,7 @@ fn recognise(
     let axis = weight.integer("ch_axis")?;
     let expected: &[i64] = if scheme == "per_group" { &[-1, 1] } else { &[0] };
     if scheme != "per_tensor" && axis.is_some_and(|axis| !expected.contains(&axis)) {
-        return Err(weight.fault("`ch_axis` of the weight is another axis"));
+        return Err(weight.fault("ch_axis", "`ch_axis` of the weight is another axis"));
     }
     let scale_tensor = source.needed(layer, "weight_scale")?;
     let scale = match scheme {
@@ -152,7 +152,7 @@ fn recognise(
             let number = float_name(layer, "weight_scale", scale_tensor.dtype())?;
             format!("scale: {number} per tensor [g]")
         }
-        other => return Err(weight.fault(format!("unknown qscheme `{other}`"))),
+        other => return Err(weight.fault("qscheme", format!("unknown qscheme `{other}`"))),
     };
     let zero = zero_point(source, layer, weight)?;
     let activation = match settings.object("input_tensors")? {
@@ -217,7 +217,7 @@ fn four_bits(
             let k = words.checked_mul(8).ok_or_else(|| fault("K is too large"))?;
             (Shape::matrix(rows, k), scale, format!("i32 [{} | k, n]", order('k')?), zeros)
         }
-        other => return Err(weight.fault(format!("unknown qscheme `{other}`"))),
+        other => return Err(weight.fault("qscheme", format!("unknown qscheme `{other}`"))),
     };
     let symmetric = weight.flag("symmetric")?.unwrap_or(true) && element.code == "i4";
     let zero = match (symmetric, scheme, source.tensor(layer, "weight_zero_point")) {
@@ -254,9 +254,10 @@ fn power_rule(fields: Fields<'_>, element: &Element) -> Result<String, Checkpoin
     match fields.text("scale_calculation_mode")? {
         None | Some("even") => Ok(format!("from pow2 above {}", element.above)),
         Some("floor") => Ok("from pow2".to_owned()),
-        Some(other) => Err(fields.fault(format!(
-            "unknown scale_calculation_mode `{other}`; supported are `even` and `floor`"
-        ))),
+        Some(other) => Err(fields.fault(
+            "scale_calculation_mode",
+            format!("unknown scale_calculation_mode `{other}`; supported are `even` and `floor`"),
+        )),
     }
 }
 
@@ -273,7 +274,7 @@ fn is_old_packing(
 fn e8m0_only(fields: Fields<'_>) -> Result<(), CheckpointError> {
     match fields.text("scale_format")? {
         None | Some("e8m0") => Ok(()),
-        Some(other) => Err(fields.fault(format!("unknown scale_format `{other}`"))),
+        Some(other) => Err(fields.fault("scale_format", format!("unknown scale_format `{other}`"))),
     }
 }
 
@@ -301,14 +302,14 @@ fn activation(
     let scheme = inputs.needed("qscheme", inputs.text("qscheme")?)?;
     let dynamic = inputs.flag("is_dynamic")?.unwrap_or(false);
     if inputs.flag("symmetric")? == Some(false) {
-        return Err(inputs.fault("asymmetric activations are not supported for Quark"));
+        return Err(inputs.fault("symmetric", "asymmetric activations are not supported for Quark"));
     }
     if scheme == "per_group" {
         let group = inputs.needed("group_size", inputs.group_size("group_size")?)?;
         e8m0_only(inputs)?;
         if element.above.is_empty() {
             let what = format!("`{}` activations per group are not supported", element.name);
-            return Err(inputs.fault(what));
+            return Err(inputs.fault("qscheme", what));
         }
         let (code, rule) = (element.code, power_rule(inputs, element)?);
         return Ok(format!("{code} {{ scale: e8m0 per 1x{group} {rule} }}"));
@@ -316,13 +317,13 @@ fn activation(
     let group = match scheme {
         "per_tensor" => "tensor",
         "per_channel" | "per_token" => "token",
-        other => return Err(inputs.fault(format!("unknown qscheme `{other}`"))),
+        other => return Err(inputs.fault("qscheme", format!("unknown qscheme `{other}`"))),
     };
     // Symmetric int8 activations use -127..127.
     let rule = match element.code {
         "i8" => "from amax / 127",
         "i4" => "from amax / 7",
-        "u4" => return Err(inputs.fault("activations in `uint4` are not supported")),
+        "u4" => return Err(inputs.fault("dtype", "activations in `uint4` are not supported")),
         _ => "",
     };
     let code = element.code;

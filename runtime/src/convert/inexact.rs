@@ -1,10 +1,13 @@
 //! Why a layer's values cannot be kept by another way of storing them.
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::layout::{BindError, Component, GroupSize};
+use quantloom_dsl::layout::{BindError, Component, GroupSize, Shape};
+
+use crate::checkpoint::GgufTensorLimit;
+use crate::checkpoint::storage::SettingConflict;
+use crate::unpacked::UnpackError;
 
 /// Why a scheme does not hold the values of a layer. Rows and columns count from 0.
-///
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Inexact {
@@ -146,7 +149,37 @@ pub enum Inexact {
     },
     /// The format's own reader would read something else.
     #[error("its reader would not read it back: {0}")]
-    ReadBack(String),
+    ReadBack(Misread),
+}
+
+/// How a format's own reader would not read a layer back.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misread {
+    /// A file of the format cannot have a tensor.
+    #[error("the tensor {name:?}: {limit}")]
+    Tensor {
+        /// The tensor, as the format calls it.
+        name: String,
+        /// Why.
+        limit: GgufTensorLimit,
+    },
+    /// The codes cannot be packed.
+    #[error(transparent)]
+    Pack(Box<UnpackError>),
+    /// The format has no settings for the layer.
+    #[error(transparent)]
+    Settings(SettingConflict),
+    /// It would be read with another clause of the scheme.
+    #[error("it would be read with another `{0}`")]
+    Clause(&'static str),
+    /// It would be read as a layer of another shape.
+    #[error("it would be read as {} x {} x {}", .0.experts, .0.n, .0.k)]
+    Shape(Shape),
+    /// It would not be read: what the reader says. Text, since that error has no equality, and there is one
+    /// case: a fault of the writer.
+    #[error("{0}")]
+    Unread(String),
 }
 
 fn group((rows, cols): (GroupSize, GroupSize)) -> String {

@@ -33,7 +33,7 @@ use crate::tensor::float_format;
 use crate::unpacked::{UnpackError, Unpacked};
 
 pub use crate::checkpoint::storage::SettingConflict;
-pub use inexact::Inexact;
+pub use inexact::{Inexact, Misread};
 pub use output::{ConvertError, Output};
 pub use proof::ProofError;
 
@@ -314,9 +314,8 @@ fn stored(
         let held = recode::recode(unpacked, &storage.scheme, storage.whole).and_then(|slots| {
             let middle = storage.middle;
             let middle = middle.is_some_and(|(_, code)| slots.all_are(Component::Zero, code));
-            let inexact = |what: String| Inexact::ReadBack(what);
-            if let Some(what) = output::unwritable(format, name, shape, &storage) {
-                return Err(inexact(what));
+            if let Some(misread) = output::unwritable(format, name, shape, &storage) {
+                return Err(Inexact::ReadBack(misread));
             }
             let settings = serde_json::Value::Object(storage.settings.clone());
             let key = (format!("{} {settings}", storage.scheme), shape);
@@ -324,11 +323,12 @@ fn stored(
                 return Ok(middle);
             }
             let tensors = LayerTensors::new(name, shape, &storage, &slots);
-            let tensors = tensors.map_err(|error| inexact(error.to_string()))?;
+            let tensors =
+                tensors.map_err(|error| Inexact::ReadBack(Misread::Pack(Box::new(error))))?;
             let layers = [StoredLayer { name, shape, storage: &storage }];
-            let config =
-                (variant.config)(&layers, &[]).map_err(|(_, what)| inexact(what.to_string()))?;
-            proof::probe(format, &storage, shape, &tensors, config).map_err(inexact)?;
+            let config = (variant.config)(&layers, &[])
+                .map_err(|(_, conflict)| Inexact::ReadBack(Misread::Settings(conflict)))?;
+            proof::probe(format, &storage, shape, &tensors, config).map_err(Inexact::ReadBack)?;
             probed.insert(key);
             Ok(middle)
         });

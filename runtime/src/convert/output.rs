@@ -9,7 +9,8 @@ use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ConversionPlan, Inexact, ProofError, TensorLimit, Unconvertible, proof, read, recode, values,
+    ConversionPlan, Inexact, Misread, ProofError, TensorLimit, Unconvertible, proof, read, recode,
+    values,
 };
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
@@ -163,7 +164,7 @@ pub(super) fn unwritable(
     layer: &str,
     shape: Shape,
     storage: &Storage,
-) -> Option<String> {
+) -> Option<Misread> {
     if format != CheckpointFormat::Gguf {
         return None;
     }
@@ -171,8 +172,8 @@ pub(super) fn unwritable(
     entries.iter().find_map(|(entry, codes, _)| {
         let blocks = storage.blocks.filter(|_| *codes).map(|blocks| (blocks.number(), shape));
         let GgufEntry { name, dims, .. } = gguf_entry(entry, blocks);
-        let why = unwritable_in_gguf(&name, &dims)?;
-        Some(format!("the tensor {name:?}: {why}"))
+        let limit = unwritable_in_gguf(&name, &dims)?;
+        Some(Misread::Tensor { name, limit })
     })
 }
 

@@ -1,22 +1,25 @@
 //! Proof that values are kept: what was written is read by its format's own reader and compared.
 
+use std::fmt::Display;
+use std::sync::Arc;
+
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value};
 
 use super::output::{LayerTensors, file_in_memory};
-use super::{ConversionPlan, read, values};
+use super::{ConversionPlan, ConvertError, Misread, read, values};
 use crate::checkpoint::storage::Storage;
-use crate::checkpoint::{Checkpoint, CheckpointFormat, Options};
+use crate::checkpoint::{Checkpoint, CheckpointFormat, LayerError, LayerFault, Options};
 use crate::unpacked::Unpacked;
 
 /// How an output differs from what it should be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
-    /// It cannot be read, or a layer cannot.
-    #[error("{0}")]
-    Unreadable(String),
+    /// A layer cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] LayerFault),
     /// It is read as another format.
     #[error("it is read as {0}")]
     Format(&'static str),
@@ -56,16 +59,17 @@ pub(super) fn probe(
     shape: Shape,
     tensors: &LayerTensors,
     config: Option<Map<String, Value>>,
-) -> Result<(), String> {
-    let file = file_in_memory(format, tensors, config).map_err(|error| error.to_string())?;
-    let checkpoint = Checkpoint::from_bytes(file, Options::default()).map_err(|e| e.to_string())?;
-    let layer = checkpoint.layer(&tensors.layer).map_err(|fault| fault.to_string())?;
+) -> Result<(), Misread> {
+    let unread = |error: &dyn Display| Misread::Unread(error.to_string());
+    let file = file_in_memory(format, tensors, config).map_err(|error| unread(&error))?;
+    let checkpoint = Checkpoint::from_bytes(file, Options::default());
+    let checkpoint = checkpoint.map_err(|error| unread(&error))?;
+    let layer = checkpoint.layer(&tensors.layer).map_err(|fault| unread(&fault))?;
     if let Some(clause) = clause_that_differs(layer.scheme(), &storage.scheme) {
-        return Err(format!("it would be read with another `{clause}`"));
+        return Err(Misread::Clause(clause));
     }
     if layer.shape() != shape {
-        let Shape { experts, n, k } = layer.shape();
-        return Err(format!("it would be read as {experts} x {n} x {k}"));
+        return Err(Misread::Shape(layer.shape()));
     }
     Ok(())
 }
@@ -95,44 +99,43 @@ pub(super) fn compare(
     plan: &ConversionPlan<'_>,
     written: &Checkpoint,
     progress: &dyn Fn(u64),
-) -> Result<(), ProofError> {
-    let unreadable = |what: String| ProofError::Unreadable(what);
+) -> Result<(), ConvertError> {
     if written.format() != plan.format && !plan.layers.is_empty() {
-        return Err(ProofError::Format(written.format().name()));
+        return Err(ProofError::Format(written.format().name()).into());
     }
     let (found, expected) = (written.layers().count(), plan.layers.len());
     if found != expected {
-        return Err(ProofError::Layers { found, expected });
+        return Err(ProofError::Layers { found, expected }.into());
     }
     for planned in &plan.layers {
         let Ok(storage) = &planned.outcome else { continue };
-        let layer = written.layer(&planned.name).map_err(|fault| unreadable(fault.to_string()))?;
+        let layer = written.layer(&planned.name).map_err(ProofError::Unreadable)?;
         let differs = |what| ProofError::Layer { layer: planned.name.clone(), what };
         if !layer.scheme().same_meaning(&storage.scheme) {
-            return Err(differs("scheme"));
+            return Err(differs("scheme").into());
         }
         if Some(layer.shape()) != planned.shape {
-            return Err(differs("shape"));
+            return Err(differs("shape").into());
         }
-        let source = read(plan.checkpoint, &planned.name).and_then(|l| values(l, plan.options));
-        let source = source.map_err(|error| unreadable(error.to_string()))?;
-        let ours = layer.unpack().map_err(|error| unreadable(error.to_string()))?;
+        let source = values(read(plan.checkpoint, &planned.name)?, plan.options)?;
+        let unreadable = |error: LayerError| LayerFault::Broken(Arc::new(error.into()));
+        let ours = layer.unpack().map_err(unreadable).map_err(ProofError::Unreadable)?;
         if let Some(what) = difference(&source, &ours) {
-            return Err(ProofError::Value { layer: planned.name.clone(), what });
+            return Err(ProofError::Value { layer: planned.name.clone(), what }.into());
         }
         progress(layer.shape().elements().unwrap_or(0));
     }
     for name in &plan.copied {
         let (source, ours) = (plan.checkpoint.tensors().get(name), written.tensors().get(name));
         let (Some(source), Some(ours)) = (source, ours) else {
-            return Err(ProofError::Tensor(name.clone()));
+            return Err(ProofError::Tensor(name.clone()).into());
         };
         let same = source.dtype() == ours.dtype()
             // A number without dimensions is a row of one in GGUF.
             && (source.shape() == ours.shape() || source.shape().is_empty() && ours.shape() == [1])
             && source.bytes() == ours.bytes();
         if !same {
-            return Err(ProofError::Tensor(name.clone()));
+            return Err(ProofError::Tensor(name.clone()).into());
         }
     }
     Ok(())

@@ -44,7 +44,8 @@ impl<'s> WithProducts<'s> {
         Self::new(source, |scheme| scheme.with_accuracy(accuracy))
     }
 
-    fn new(source: &'s dyn ExpertSource, changed: impl Fn(&Scheme) -> Scheme) -> Self {
+    /// With each scheme changed.
+    pub fn new(source: &'s dyn ExpertSource, changed: impl Fn(&Scheme) -> Scheme) -> Self {
         let products = [ExpertProduct::GateUp, ExpertProduct::Down];
         Self { source, schemes: products.map(|product| changed(source.scheme(product))) }
     }

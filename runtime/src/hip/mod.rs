@@ -15,6 +15,7 @@
 mod architecture;
 mod compile;
 mod library;
+mod prepared;
 
 use crate::driver;
 

@@ -266,7 +266,9 @@ fn check_product(
     y: &Tensor,
 ) -> Finding {
     let own = Input::of(x, layer.scheme()).map_or(F32, |input| input.own);
-    product_finding(layer, own, product_error(layer, backend, unpacked, x, y))
+    let bound = product_bound(layer.scheme(), own);
+    let error = product_error(layer, backend, unpacked, x, y);
+    finding(layer.name(), Subject::Product, error, Some(bound))
 }
 
 /// Tokens of a random x.
@@ -293,16 +295,22 @@ fn check_own_product(
     let reference: Vec<f64> = values.chunks(k).flat_map(row).collect();
     let input = Input { values, shape: vec![OWN_TOKENS as u64, shape.k], own };
     let ours = forward(backend, scheme, layer, unpacked, 0, &input).map_err(refused);
-    Some(product_finding(layer, own, ours.and_then(|ours| relative_error(&ours, &reference))))
+    let error = ours.and_then(|ours| relative_error(&ours, &reference));
+    Some(finding(layer.name(), Subject::Product, error, Some(product_bound(scheme, own))))
 }
 
-fn product_finding(layer: &Layer, own: FloatFormat, error: Result<f64, Verdict>) -> Finding {
-    let bound = product_bound(layer.scheme(), own);
+/// The finding of an error with a bound.
+fn finding(
+    layer: &str,
+    subject: Subject,
+    error: Result<f64, Verdict>,
+    bound: Option<f64>,
+) -> Finding {
     let mut finding = Finding {
-        layer: layer.name().to_owned(),
-        subject: Subject::Product,
+        layer: layer.to_owned(),
+        subject,
         error: None,
-        bound: Some(bound),
+        bound,
         unit: "relative norm",
         verdict: Verdict::Pass,
     };
@@ -310,9 +318,9 @@ fn product_finding(layer: &Layer, own: FloatFormat, error: Result<f64, Verdict>)
         Err(verdict) => finding.verdict = verdict,
         Ok(error) => {
             finding.error = Some(error);
-            if error > bound {
-                let what =
-                    format!("the product differs from the reference by {:.2}%", error * 100.0);
+            // A NaN is beyond every bound.
+            if !bound.is_some_and(|bound| error <= bound) {
+                let what = format!("the relative norm of the difference is {error:.2e}");
                 finding.verdict = Verdict::Fail(what);
             }
         }

@@ -1,7 +1,7 @@
 //! Configurations as such: typed faults, bounds on time and memory.
 
 use quantloom_runtime::checkpoint::{
-    Checkpoint, CheckpointError, ConfigProblem, LayerFault, Options, PatternProblem,
+    Checkpoint, CheckpointError, ConfigProblem, LayerFault, Options, PatternProblem, RefusedKey,
 };
 use serde_json::json;
 
@@ -63,7 +63,19 @@ fn faults_of_configurations_are_typed() {
     let list = problem(r#"{"quant_method": [1, 2]}"#);
     assert_eq!(said(&list), "`quant_method` is a list, expected a string");
     let setting = problem(r#"{"quant_method": "awq", "bits": 3}"#);
-    assert!(matches!(&setting, ConfigProblem::Setting { .. }), "{setting:?}");
+    assert!(matches!(&setting, ConfigProblem::Setting { key, .. } if key == "bits"), "{setting:?}");
+    let unread = problem(r#"{"quant_method": "hqq"}"#);
+    assert!(matches!(&unread, ConfigProblem::UnreadFormat(_)), "{unread:?}");
+    let unknown = problem(r#"{"quant_method": "gptq", "bits": 4, "colour": [1]}"#);
+    let ConfigProblem::Refused(RefusedKey::Unknown { key, .. }) = &unknown else {
+        panic!("{unknown:?}")
+    };
+    assert_eq!(key, "colour");
+    let refused = problem(r#"{"quant_method": "gptq", "bits": 4, "pack_dtype": "int8"}"#);
+    let ConfigProblem::Refused(RefusedKey::Value { key, value, .. }) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((key.as_str(), value.as_str()), ("pack_dtype", "\"int8\""));
 }
 
 /// Values cost far more memory than their text.

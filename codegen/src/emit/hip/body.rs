@@ -51,34 +51,8 @@ impl Dialect for Writer<'_> {
             Op::Shuffle { dst, op, a, by } => self.shuffle(*dst, *op, *a, *by),
             Op::Vote { dst, op, a } => self.vote(*dst, *op, *a),
             Op::Ballot { dst, a } => self.ballot(dst, *a),
-            Op::NamedBarrier { .. }
-            | Op::ClusterBarrier
-            | Op::ClusterLoad { .. }
-            | Op::CopyAsync { .. }
-            | Op::CopyCommit
-            | Op::CopyWait { .. }
-            | Op::CopyArrive { .. }
-            | Op::MbarrierInit { .. }
-            | Op::MbarrierFence
-            | Op::MbarrierArrive { .. }
-            | Op::ClusterArrive { .. }
-            | Op::MbarrierWait { .. }
-            | Op::FenceAsync
-            | Op::BulkLoad { .. }
-            | Op::BulkStore { .. }
-            | Op::TensorLoad { .. }
-            | Op::TensorStore { .. }
-            | Op::BulkCommit
-            | Op::BulkWait { .. }
-            | Op::MatrixLoad { .. }
-            | Op::MatrixStore { .. }
-            | Op::MatrixTranspose { .. }
-            | Op::MatrixFence
-            | Op::MatrixCommit
-            | Op::MatrixWait { .. }
-            | Op::Tmem(_)
-            | Op::GridWait
-            | Op::GridLaunch => {
+            // The source is refused then.
+            op => {
                 self.unsupported(op.needs());
             }
         }

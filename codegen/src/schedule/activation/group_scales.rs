@@ -9,7 +9,6 @@ use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
 use super::code::{Codes, OfElements};
-use super::extent::{Extent, Running};
 use super::levels::{Constants, Given, Levels, OfRow, columns};
 use super::operand_scales::OperandScales;
 use super::problem::ActivationProblem;
@@ -18,9 +17,10 @@ use super::rounding::Rounding;
 use super::rows::{OperandRows, SlotRow};
 use super::scale::{Factor, Scales};
 use super::source::{SourceColumn, VECTOR, VectorSource};
+use super::value_range::{Running, ValueRange};
 use super::{ROW_THREADS, masked, start};
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Kernel, Mask, Op, Operand,
+    Access, Address, Binary, BufferId, Builder, Cache, Extent, Kernel, Mask, Op, Operand,
     ParameterId, Special, Type, Width, Word,
 };
 
@@ -36,9 +36,9 @@ impl OfGroups {
         b: &mut Builder,
         problem: &ActivationProblem,
         quantiser: &Quantiser,
-        (rows, access): (Count, Access),
+        (rows, access): (Extent, Access),
     ) -> Self {
-        let shape = [rows, Count::Constant(problem.own_groups())];
+        let shape = [rows, Extent::Constant(problem.own_groups())];
         let mut buffer = |role| b.buffer_of(role, Word::U32, access, &shape, "f32 [group, m]");
         let scale = buffer(BufferRole::GroupScale);
         Self { scale, zero: quantiser.zero.map(|_| buffer(BufferRole::GroupZero)) }
@@ -119,7 +119,7 @@ impl Chooser<'_> {
     fn write(self, b: &mut Builder, constants: Constants, (row, first): (Operand, Operand)) {
         let Self { problem, threads, thread, source, levels, found, number, m } = self;
         let groups = problem.own_groups();
-        let row_extent = problem.spans_columns().then(|| {
+        let row_range = problem.spans_columns().then(|| {
             let running = Running::start(b, problem.signed());
             let own = b.mul(thread, VECTOR);
             let apart = threads * VECTOR;
@@ -129,11 +129,11 @@ impl Chooser<'_> {
                 let elements = source.elements(b, &words);
                 running.add(b, &elements);
             });
-            running.extent().of_block(b, threads)
+            running.range().of_block(b, threads)
         });
-        let of_row = levels.of_row(b, &constants, row_extent);
+        let of_row = levels.of_row(b, &constants, row_range);
         let to_row = b.mul(number, groups);
-        let this = Unit { problem, source, levels, constants, of_row, row_extent, row, first, m };
+        let this = Unit { problem, source, levels, constants, of_row, row_range, row, first, m };
         b.for_each(0u32, groups.next_multiple_of(threads), threads, "group", |b, at| {
             let unit = b.add(thread, at);
             let there = b.less(unit, groups);
@@ -156,7 +156,7 @@ struct Unit<'p> {
     levels: Levels<'p>,
     constants: Constants,
     of_row: OfRow,
-    row_extent: Option<Extent>,
+    row_range: Option<ValueRange>,
     /// The number of the row of x, and its first element.
     row: Operand,
     first: Operand,
@@ -213,21 +213,21 @@ impl Unit<'_> {
         if let Some(given) = self.constants.scales.get(number).copied().flatten() {
             return Some(scales.with_stored(b, level, given, outer));
         }
-        let (extent, first) = self.group(b, level, at);
+        let (range, first) = self.group(b, level, at);
         // The group's first element determines the coarser levels, of which it may have others than this
         // element.
         let outer_of_first = match problem.nests(number) {
             true => outer,
             false => self.factor(b, number + 1, first, &mut None),
         };
-        let chosen = scales.choose(b, level, extent, outer_of_first);
+        let chosen = scales.choose(b, level, range, outer_of_first);
         let factor = scales.with(b, level, chosen, outer);
         if number == 0 {
             let of_first = match problem.nests(number) {
                 true => factor,
                 false => scales.with(b, level, chosen, outer_of_first),
             };
-            *zero = self.levels.chosen_zero(b, extent, of_first);
+            *zero = self.levels.chosen_zero(b, range, of_first);
         }
         Some(factor)
     }
@@ -239,8 +239,8 @@ impl Unit<'_> {
         at.row.is_none() || levels.all(|level| level.group.rows == GroupSize::All)
     }
 
-    /// The extent of an element's group, and the group's first element.
-    fn group(&self, b: &mut Builder, level: &ScaleLevel, at: At) -> (Extent, At) {
+    /// The range of an element's group, and the group's first element.
+    fn group(&self, b: &mut Builder, level: &ScaleLevel, at: At) -> (ValueRange, At) {
         let k = self.problem.k;
         let rows = match level.group.rows {
             GroupSize::All => Some((0u32.into(), u32::MAX)),
@@ -255,13 +255,13 @@ impl Unit<'_> {
             let column = Column::Number(0u32.into());
             let first = At { row: rows.map(|(first, _)| first), column, there: at.there };
             let known = match rows {
-                None => self.row_extent,
+                None => self.row_range,
                 Some(_) if level.group.rows == GroupSize::All => self.of_row.tensor,
                 Some(_) => None,
             };
             let end = Operand::U32(k);
-            let extent = known.unwrap_or_else(|| self.extent(b, rows, (0u32.into(), end, k)));
-            return (extent, first);
+            let range = known.unwrap_or_else(|| self.range(b, rows, (0u32.into(), end, k)));
+            return (range, first);
         };
         let column = match at.column {
             Column::Unit(unit) => b.mul(unit, self.problem.group().unwrap_or(1)),
@@ -272,18 +272,18 @@ impl Unit<'_> {
         let end = b.add(begin, size);
         let end = b.binary(Binary::Min, end, k);
         let end = b.select(at.there, end, 0u32);
-        let extent = self.extent(b, rows, (begin, end, size.min(k)));
+        let range = self.range(b, rows, (begin, end, size.min(k)));
         let row = rows.map(|(first, _)| first);
-        (extent, At { row, column: Column::Number(begin), there: at.there })
+        (range, At { row, column: Column::Number(begin), there: at.there })
     }
 
-    /// The extent of at most `size` columns, of some rows or of the block's row.
-    fn extent(
+    /// The range of at most `size` columns, of some rows or of the block's row.
+    fn range(
         &self,
         b: &mut Builder,
         rows: Option<(Operand, u32)>,
         (begin, end, size): (Operand, Operand, u32),
-    ) -> Extent {
+    ) -> ValueRange {
         let running = Running::start(b, self.problem.signed());
         let of_row = |b: &mut Builder, first: Operand| {
             b.for_each(0u32, size.next_multiple_of(VECTOR), VECTOR, "at", |b, at| {
@@ -306,7 +306,7 @@ impl Unit<'_> {
                 });
             }
         }
-        running.extent()
+        running.range()
     }
 }
 
@@ -325,7 +325,7 @@ impl<'p> GroupScales<'p> {
     pub(super) fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
-        (rows, m): (Count, ParameterId),
+        (rows, m): (Extent, ParameterId),
     ) -> Option<Self> {
         let quantiser = problem.quantiser().filter(|_| problem.has_scale_kernel())?;
         let given = OfGroups::declare(b, problem, quantiser, (rows, Access::ReadOnly));

@@ -4,28 +4,27 @@ use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{BufferRole, Quantiser, ScaleLevel};
 
 use super::code::{Codes, OfElements};
-use super::extent::Extent;
 use super::operand_scales::OperandScales;
 use super::problem::ActivationProblem;
 use super::quotient::Divisor;
 use super::rounding::Rounding;
 use super::scale::{Factor, Scales};
 use super::source::VECTOR;
-use super::{EXTENTS_OF_A_LANE, extents_buffer};
+use super::value_range::ValueRange;
+use super::{RANGES_OF_A_LANE, ranges_buffer};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent as Count, Operand, ParameterId, Type, Width,
-    Word,
+    Access, Address, BufferId, Builder, Cache, Extent, Operand, ParameterId, Type, Width, Word,
 };
 
-/// The static parameters of a quantiser, and extents from an earlier kernel.
+/// The static parameters of a quantiser, and ranges from an earlier kernel.
 pub(super) struct Given<'p> {
     quantiser: &'p Quantiser,
     /// The number of each static level.
     scales: Vec<Option<BufferId>>,
     /// A static zero point.
     zero: Option<BufferId>,
-    /// The extents of parts of x.
-    extents: Option<BufferId>,
+    /// The ranges of parts of x.
+    ranges: Option<BufferId>,
 }
 
 impl<'p> Given<'p> {
@@ -35,7 +34,7 @@ impl<'p> Given<'p> {
         problem: &ActivationProblem,
         quantiser: &'p Quantiser,
     ) -> Self {
-        let each = [Count::Constant(problem.matrices())];
+        let each = [Extent::Constant(problem.matrices())];
         let mut constant = |role| b.buffer_of(role, Word::U32, Access::Constant, &each, "f32");
         let levels = (0u8..).zip(&quantiser.scales);
         let scales = levels
@@ -44,9 +43,9 @@ impl<'p> Given<'p> {
         let finest_is_given = quantiser.scales.first().is_some_and(|level| level.stored);
         let zero =
             quantiser.zero.filter(|_| finest_is_given).map(|_| constant(BufferRole::InputZero));
-        let extents = problem.spans_rows();
-        let extents = extents.then(|| extents_buffer(b, problem, Access::ReadOnly));
-        Self { quantiser, scales, zero, extents }
+        let ranges = problem.spans_rows();
+        let ranges = ranges.then(|| ranges_buffer(b, problem, Access::ReadOnly));
+        Self { quantiser, scales, zero, ranges }
     }
 }
 
@@ -63,14 +62,14 @@ pub(super) struct Levels<'p> {
 pub(super) struct Constants {
     pub(super) scales: Vec<Option<Operand>>,
     pub(super) zero: Option<Operand>,
-    /// The first of the matrix's extents of all of x, in parts.
+    /// The first of the matrix's ranges of all of x, in parts.
     first_part: Operand,
 }
 
 /// The values that are constant along a row.
 pub(super) struct OfRow {
-    /// The extent of all of x, if a level is chosen from it.
-    pub(super) tensor: Option<Extent>,
+    /// The range of all of x, if a level is chosen from it.
+    pub(super) tensor: Option<ValueRange>,
     /// The product of the coarsest levels that do not change along the row, if there are any.
     pub(super) factor: Option<Factor>,
     /// The zero point, if it does not change.
@@ -93,7 +92,7 @@ impl<'p> Levels<'p> {
         b: &mut Builder,
         problem: &'p ActivationProblem,
         given: Given<'p>,
-        rows: (Count, ParameterId),
+        rows: (Extent, ParameterId),
     ) -> Self {
         let scale = problem.has_scales().then(|| OperandScales::declare(b, problem, rows));
         Self { scale, ..Self::new(problem, given) }
@@ -114,37 +113,37 @@ impl<'p> Levels<'p> {
         };
         let scales = self.given.scales.iter().map(|buffer| buffer.map(&mut load)).collect();
         let zero = self.given.zero.map(load);
-        let first_part = match self.given.extents {
-            Some(_) if self.problem.sets_of_extents() > 1 => b.mul(matrix, self.problem.parts()),
+        let first_part = match self.given.ranges {
+            Some(_) if self.problem.sets_of_ranges() > 1 => b.mul(matrix, self.problem.parts()),
             _ => 0u32.into(),
         };
         Constants { scales, zero, first_part }
     }
 
-    /// The coarsest levels that do not change along a row; `extent` is the row's, if a level is chosen
+    /// The coarsest levels that do not change along a row; `range` is the row's, if a level is chosen
     /// from it.
     pub(super) fn of_row(
         &self,
         b: &mut Builder,
         constants: &Constants,
-        row: Option<Extent>,
+        row: Option<ValueRange>,
     ) -> OfRow {
         let signed = self.problem.signed();
-        let tensor = self.given.extents;
+        let tensor = self.given.ranges;
         let first = constants.first_part;
         let tensor =
-            tensor.map(|parts| Extent::of_parts(b, (parts, first), EXTENTS_OF_A_LANE, signed));
+            tensor.map(|parts| ValueRange::of_parts(b, (parts, first), RANGES_OF_A_LANE, signed));
         let mut of_row = OfRow { tensor, factor: None, zero: constants.zero, divisor: None };
         let levels = self.given.quantiser.scales.iter().zip(&constants.scales).enumerate();
         for (at, (level, number)) in levels.skip(self.problem.first_of_row()).rev() {
             let outer = of_row.factor;
-            let extent = if level.group.rows == GroupSize::All { tensor } else { row };
-            let factor = match (number, extent) {
+            let range = if level.group.rows == GroupSize::All { tensor } else { row };
+            let factor = match (number, range) {
                 (Some(number), _) => self.scales.with_stored(b, level, *number, outer),
-                (None, Some(extent)) => {
-                    let factor = self.scales.with_chosen(b, level, extent, outer);
+                (None, Some(range)) => {
+                    let factor = self.scales.with_chosen(b, level, range, outer);
                     if at == 0 {
-                        of_row.zero = self.chosen_zero(b, extent, factor);
+                        of_row.zero = self.chosen_zero(b, range, factor);
                     }
                     factor
                 }
@@ -169,10 +168,10 @@ impl<'p> Levels<'p> {
     pub(super) fn chosen_zero(
         &self,
         b: &mut Builder,
-        extent: Extent,
+        range: ValueRange,
         factor: Factor,
     ) -> Option<Operand> {
-        self.given.quantiser.zero.map(|number| self.scales.zero(b, number, extent, factor))
+        self.given.quantiser.zero.map(|number| self.scales.zero(b, number, range, factor))
     }
 
     /// The product of the levels, the zero point and the finest number of a vector, if that changes along the row.
@@ -185,13 +184,13 @@ impl<'p> Levels<'p> {
         let (mut factor, mut zero, mut finest) = (of_row.factor, of_row.zero, None);
         for (at, level) in self.given.quantiser.scales.iter().enumerate().rev() {
             let Some(columns) = columns(level) else { continue };
-            let extent = Extent::of(b, elements, self.problem.signed());
-            let extent = extent.of_lanes(b, columns / VECTOR);
-            let chosen = self.scales.choose(b, level, extent, factor);
+            let range = ValueRange::of(b, elements, self.problem.signed());
+            let range = range.of_lanes(b, columns / VECTOR);
+            let chosen = self.scales.choose(b, level, range, factor);
             let of_level = self.scales.with(b, level, chosen, factor);
             if at == 0 {
                 finest = Some(chosen.value());
-                zero = self.chosen_zero(b, extent, of_level);
+                zero = self.chosen_zero(b, range, of_level);
             }
             factor = Some(of_level);
         }

@@ -6,8 +6,7 @@ use quantloom_dsl::format::{NUMBER_F32, Number};
 use super::masked;
 use super::problem::ActivationProblem;
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Extent as Count, Operand, ParameterId, Special, Unary,
-    Width, Word,
+    Address, Binary, BufferId, Builder, Extent, Operand, ParameterId, Special, Unary, Width, Word,
 };
 use crate::schedule::ScaleOrder;
 
@@ -28,7 +27,7 @@ impl OperandScales {
     pub(super) fn declare(
         b: &mut Builder,
         problem: &ActivationProblem,
-        (rows, m): (Count, ParameterId),
+        (rows, m): (Extent, ParameterId),
     ) -> Self {
         let (order, groups) = (problem.scale_order, problem.groups());
         let finest = problem.levels().first().map(|level| problem.number(level));

@@ -6,7 +6,7 @@ use quantloom_dsl::{
     Activation, Arithmetic, Group, Quantiser, ScaleLevel, ScaleRule, ScaleType, Scheme,
 };
 
-use super::EXTENTS_OF_A_LANE;
+use super::RANGES_OF_A_LANE;
 use super::levels::columns;
 use super::rows::Routed;
 use super::source::VECTOR;
@@ -178,8 +178,8 @@ impl ActivationProblem {
         self.routed.map_or(1, Routed::matrices)
     }
 
-    /// Sets of extents, if a scale is chosen from all of x: one, or one a matrix with a prescale of its own.
-    pub(super) fn sets_of_extents(&self) -> u32 {
+    /// Sets of ranges, if a scale is chosen from all of x: one, or one a matrix with a prescale of its own.
+    pub(super) fn sets_of_ranges(&self) -> u32 {
         if self.prescales() { self.matrices() } else { 1 }
     }
 
@@ -298,9 +298,9 @@ impl ActivationProblem {
         (1 << 31) / self.padded
     }
 
-    /// Extents that the first kernel writes if [`Self::spans_rows`], two words each.
+    /// Ranges that the first kernel writes if [`Self::spans_rows`], two words each.
     pub fn parts(&self) -> u32 {
-        self.warp() * EXTENTS_OF_A_LANE
+        self.warp() * RANGES_OF_A_LANE
     }
 
     /// Whether a scale is chosen from all of x, which needs two kernels.
@@ -319,7 +319,7 @@ impl ActivationProblem {
         self.levels().iter().filter(|level| !level.stored)
     }
 
-    /// Whether extents need both ends.
+    /// Whether ranges need both ends.
     pub(super) fn signed(&self) -> bool {
         let zero = self.quantiser().is_some_and(|quantiser| quantiser.zero.is_some());
         zero || self.chosen().any(|level| matches!(level.rule, ScaleRule::Range(_)))

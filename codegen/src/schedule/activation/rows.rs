@@ -16,9 +16,7 @@
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 
 use super::problem::ActivationProblem;
-use crate::ir::{
-    Access, Builder, Cache, Extent as Count, Mask, Operand, ParameterId, Special, Type, Width,
-};
+use crate::ir::{Access, Builder, Cache, Extent, Mask, Operand, ParameterId, Special, Type, Width};
 use crate::schedule::order::{NONE, OrderArray};
 use crate::schedule::stack::Stack;
 
@@ -91,20 +89,20 @@ impl OperandRows {
     }
 
     /// Their number.
-    pub(super) fn count(&self) -> Count {
+    pub(super) fn count(&self) -> Extent {
         match self.routed {
-            None => Count::Parameter(self.m),
+            None => Extent::Parameter(self.m),
             Some((routed, order)) => order.rows_of_slots(routed.copies()),
         }
     }
 
     /// The grid of a kernel with so many blocks a row: rows of x, or pairs and their copies.
-    pub(super) fn grid(&self, blocks: u32) -> [Count; 3] {
+    pub(super) fn grid(&self, blocks: u32) -> [Extent; 3] {
         let (rows, copies) = match self.routed {
-            None => (Count::Parameter(self.m), 1),
-            Some((routed, order)) => (Count::Parameter(order.pairs), routed.copies()),
+            None => (Extent::Parameter(self.m), 1),
+            Some((routed, order)) => (Extent::Parameter(order.pairs), routed.copies()),
         };
-        [rows, Count::Constant(blocks), Count::Constant(copies)]
+        [rows, Extent::Constant(blocks), Extent::Constant(copies)]
     }
 
     /// The row of a block, whose first number is `pair`; `None` if rows are those of x. The kernel that made

@@ -5,9 +5,9 @@ use quantloom_dsl::format::{Number, Overflow};
 use quantloom_dsl::reference::RoundedArithmetic;
 use quantloom_dsl::{Quantiser, ScaleLevel, ScaleRule};
 
-use super::extent::Extent;
 use super::problem::ActivationProblem;
 use super::rounding::{Rounding, at_least, at_most, round_to};
+use super::value_range::ValueRange;
 use crate::ir::{Binary, Builder, Compare, Operand, Unary};
 
 /// The product of some levels of scales.
@@ -94,15 +94,15 @@ impl<'p> Scales<'p> {
         self.with(b, level, Chosen { number, inverse: None }, outer)
     }
 
-    /// The product of the coarser levels and a level that is chosen from the extent of its group.
+    /// The product of the coarser levels and a level that is chosen from the range of its group.
     pub(super) fn with_chosen(
         &self,
         b: &mut Builder,
         level: &ScaleLevel,
-        extent: Extent,
+        range: ValueRange,
         outer: Option<Factor>,
     ) -> Factor {
-        let chosen = self.choose(b, level, extent, outer);
+        let chosen = self.choose(b, level, range, outer);
         self.with(b, level, chosen, outer)
     }
 
@@ -146,7 +146,7 @@ impl<'p> Scales<'p> {
         &self,
         b: &mut Builder,
         level: &ScaleLevel,
-        extent: Extent,
+        range: ValueRange,
         outer: Option<Factor>,
     ) -> Chosen {
         let (base, number) = (self.base, self.problem.number(level));
@@ -159,7 +159,7 @@ impl<'p> Scales<'p> {
         };
         let factor = match level.rule {
             ScaleRule::Pow2 { .. } | ScaleRule::Pow2Over(_) => {
-                let amax = extent.amax(b);
+                let amax = range.amax(b);
                 let amax = within(b, amax);
                 let code = self.power(b, amax, level.rule);
                 let value = power_of(b, code);
@@ -171,19 +171,19 @@ impl<'p> Scales<'p> {
                 value
             }
             ScaleRule::Range(divisor) => {
-                let [low, high] = extent.ends();
+                let [low, high] = range.ends();
                 let range = base.binary(b, Binary::SubF32, high, low);
                 let factor = base.binary(b, Binary::DivF32, range, f64::from_bits(divisor) as f32);
                 within(b, factor)
             }
             // The reverse quotient, so that the stored reciprocal is rounded once.
             ScaleRule::Amax(divisor) if level.divide && outer.is_none() => {
-                let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
+                let (divisor, amax) = (f64::from_bits(divisor) as f32, range.amax(b));
                 let divisor = base.binary(b, Binary::DivF32, divisor, amax);
                 return Chosen::number(stored_divisor(b, number, divisor));
             }
             ScaleRule::Amax(divisor) => {
-                let (divisor, amax) = (f64::from_bits(divisor) as f32, extent.amax(b));
+                let (divisor, amax) = (f64::from_bits(divisor) as f32, range.amax(b));
                 let factor = base.binary(b, Binary::DivF32, amax, divisor);
                 within(b, factor)
             }
@@ -244,11 +244,11 @@ impl<'p> Scales<'p> {
         &self,
         b: &mut Builder,
         number: Number,
-        extent: Extent,
+        range: ValueRange,
         factor: Factor,
     ) -> Operand {
         let code = self.quantiser.code;
-        let [low, _] = extent.ends();
+        let [low, _] = range.ends();
         let divisor = factor.divisor(b);
         let steps = factor.rounding.binary(b, Binary::DivF32, low, divisor);
         let zero = factor.rounding.binary(b, Binary::SubF32, code.min() as f32, steps);

@@ -4,8 +4,8 @@
 use quantloom_dsl::BufferRole;
 
 use crate::ir::{
-    Access, Address, Binary, BufferId, Builder, Cache, Extent as Count, Half, Mask, Operand,
-    ParameterId, Reg, Side, Type, Width, Word,
+    Access, Address, Binary, BufferId, Builder, Cache, Extent, Half, Mask, Operand, ParameterId,
+    Reg, Side, Type, Width, Word,
 };
 
 use super::problem::ActivationProblem;
@@ -58,12 +58,12 @@ impl VectorSource {
     ) -> Self {
         let half = half(problem.own);
         let word = if half.is_some() { Word::U16 } else { Word::U32 };
-        let shape = [Count::Parameter(m), Count::Constant(problem.k)];
+        let shape = [Extent::Parameter(m), Extent::Constant(problem.k)];
         let layout = format!("{} [k, m]", problem.own);
         let x = b.buffer_of(BufferRole::X, word, Access::ReadOnly, &shape, &layout);
-        let each = |words: u32| -> Vec<Count> {
+        let each = |words: u32| -> Vec<Extent> {
             let matrices = problem.routed.map(|_| problem.matrices());
-            matrices.into_iter().chain([words]).map(Count::Constant).collect()
+            matrices.into_iter().chain([words]).map(Extent::Constant).collect()
         };
         let order = gathers.then(|| {
             let shape = each(problem.padded);

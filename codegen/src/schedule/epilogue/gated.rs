@@ -7,7 +7,7 @@ use quantloom_dsl::experts::Gate;
 use quantloom_dsl::format::NUMBER_F32;
 
 use super::Epilogue;
-use crate::ir::{Address, Builder, Operand, Width};
+use crate::ir::{Address, Builder, Operand, Special, Width};
 use crate::schedule::buffers::ProductBuffers;
 use crate::schedule::experts::function::gate;
 use crate::schedule::mapping::MainLoop;
@@ -85,7 +85,7 @@ pub(in crate::schedule) fn zeros(
     // Of blocks that split K one.
     let first = b.equal(block.split, 0u32);
     b.when(first, |b| {
-        let (thread, threads) = (by.thread(b), by.threads(b));
+        let (thread, threads) = (b.special(Special::Thread), by.threads(b));
         b.for_each(thread, slots * rows / at_once, threads, "result", |b, result| {
             let first = b.mul(result, at_once);
             let (token, row) = (b.div(first, rows), b.rem(first, rows));

@@ -6,7 +6,7 @@ use quantloom_dsl::BufferRole;
 use super::Epilogue;
 use crate::ir::{
     Access, Address, AtomicOp, BufferId, Builder, Cache, Extent, MemoryOrder, Op, Operand, Scope,
-    Type, Width, Word,
+    Special, Type, Width, Word,
 };
 
 /// Words of shared memory for the count of blocks that have arrived.
@@ -64,7 +64,7 @@ impl Workspace {
         let flag = b.shared("order", Word::U32, ORDER, "how many blocks came before this one");
         b.comment("the last block to arrive adds the slots up");
         epilogue.participants.wait(b);
-        let thread = epilogue.participants.thread(b);
+        let thread = b.special(Special::Thread);
         let leads = b.equal(thread, 0u32);
         let counter = Address::new(self.arrivals, self.number);
         b.when(leads, |b| {

@@ -13,7 +13,7 @@ mod params;
 mod swizzle;
 
 use super::Tile;
-use super::pipeline::{AsyncCopies, Pipeline};
+use super::pipeline::Pipeline;
 use super::stage_layout::{StageLayout, StageParts};
 use crate::ir::{Address, Binary, Builder, MatrixScale, Op, Operand, Reg, SharedId, Width, Word};
 use crate::plan::native::SHARED_BYTES;
@@ -58,7 +58,7 @@ pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
 pub(super) struct Ring {
     block: SharedId,
     layout: StageLayout,
-    pipeline: AsyncCopies,
+    pipeline: Pipeline,
     /// This thread's part of x: its destinations, after which the swizzle repeats; its first word, or in an
     /// expert layer the first word of each of its rows; that word's column in the k-tile; and for each of
     /// its rows whether the row exists.
@@ -100,13 +100,13 @@ impl Ring {
         );
         let block = b.shared_block("ring", Word::U32, words(shape, main), &layout, 128, None);
         let ring = (shape.stages, stage.words);
-        let pipeline = AsyncCopies::declare(b, ring, tile.participants());
+        let pipeline = Pipeline::declare(b, ring, tile.participants());
 
         b.comment("x: the vectors that this thread copies");
         let swizzle = TokenSwizzle::new(main, tile.x_fragment);
         let (vectors, row_vectors) = (swizzle.vectors(main), ROW / swizzle.vector);
         let threads = tile.participants().threads(b);
-        let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
+        let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
         let x_step = swizzle.apart(main, threads).unwrap_or(shape.tokens);
         // Consecutive threads copy the vectors of one row of 128 bytes, of as many tokens as all banks
         // hold; then those of the next row.
@@ -218,7 +218,7 @@ impl Ring {
             let k_tile = b.add(start, ahead);
             let there = b.less(k_tile, end);
             let stage = self.pipeline.first(ahead);
-            self.pipeline.fill(b, there, &mut |b| self.copy_weights(b, tile, k_tile, stage));
+            b.when(there, |b| self.copy_weights(b, tile, k_tile, stage));
         }
         if tile.waits() {
             b.push(Op::GridWait);
@@ -227,8 +227,8 @@ impl Ring {
             let k_tile = b.add(start, ahead);
             let there = b.less(k_tile, end);
             let stage = self.pipeline.first(ahead);
-            self.pipeline.fill(b, there, &mut |b| self.copy_x(b, tile, k_tile, stage));
-            self.pipeline.commit(b);
+            b.when(there, |b| self.copy_x(b, tile, k_tile, stage));
+            b.copy_commit();
         }
     }
 
@@ -244,11 +244,11 @@ impl Ring {
         let free = self.pipeline.acquire(b);
         let later = b.add(k_tile, self.pipeline.ahead());
         let there = b.less(later, end);
-        self.pipeline.fill(b, there, &mut |b| {
+        b.when(there, |b| {
             self.copy_weights(b, tile, later, free);
             self.copy_x(b, tile, later, free);
         });
-        self.pipeline.commit(b);
+        b.copy_commit();
 
         let start = self.pipeline.start(b);
         let at = |b: &mut Builder, places: &[Operand]| -> Vec<Operand> {

@@ -237,9 +237,7 @@ pub(super) fn consume(
         ring.release(b, before.into(), first_lane);
     } else {
         b.comment("all consumers have read the stages");
-        let threads = block.consumer_warps() * b.warp_size();
-        // Barrier 0 is the block's, those after it are the groups'.
-        b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+        block.consumers().wait(b);
     }
     let sums = exchange::exchanged(b, (block, stages), &rows, sums);
     if let Some(pairs) = &pairs {

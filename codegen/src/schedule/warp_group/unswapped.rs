@@ -80,8 +80,7 @@ pub(super) fn consume(
     });
     if !block.has_tiles() {
         b.comment("all consumers have read the stages");
-        let threads = block.consumer_warps() * b.warp_size();
-        b.push(Op::NamedBarrier { id: block.tile.groups + 1, threads, wait: true });
+        block.consumers().wait(b);
     }
     store_tokens::store(b, (block, stages), (&rows, &lanes, first_token), &totals);
 }

@@ -8,6 +8,7 @@ use crate::ir::{
     Address, Builder, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
 };
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::participants::Participants;
 
 /// Rows of w of a line.
 pub(super) const LINE_ROWS: u32 = SHARED_BYTES / 2;
@@ -116,14 +117,13 @@ fn wait(b: &mut Builder, leads: Operand) {
 
 /// The warps of a group wait for each other.
 pub(super) fn meet(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) {
-    let threads = block.group_warps() * b.warp_size();
     for group in 0..block.tile.groups {
         let own = b.equal(rows.group, group);
         // Barrier 0 is the block's.
-        let barrier = Op::NamedBarrier { id: group + 1, threads, wait: true };
+        let warps = Participants { warps: block.group_warps(), named_barrier: Some(group + 1) };
         match block.tile.groups {
-            1 => b.push(barrier),
-            _ => b.when(own, |b| b.push(barrier)),
+            1 => warps.wait(b),
+            _ => b.when(own, |b| warps.wait(b)),
         }
     }
 }

@@ -20,7 +20,7 @@ use quantloom_dsl::layout::Shape;
 
 use super::clause::float_name;
 use super::files::Tensors;
-use super::layer::{LayerError, Recognised};
+use super::layer::{LayerError, LayerProblem, Recognised};
 use super::write::tensor_name;
 use super::{CheckpointError, Found};
 
@@ -147,12 +147,12 @@ fn recognise(
 ) -> Result<Recognised, LayerError> {
     let unsupported = |what: String| Err(LayerError::unsupported(layer, what));
     let Some(kind) = info.kind else {
-        return unsupported(format!("ggml's type {} is not known", info.number));
+        return Err(LayerError::of(layer, LayerProblem::UnknownGgmlType(info.number)));
     };
     let blocks = match (BlockType::of(kind), &kind.content) {
         (Some(blocks), _) => blocks,
         (None, Content::Refused(why)) => {
-            return unsupported(format!("{} is not supported: {why}", kind.name));
+            return Err(LayerError::of(layer, LayerProblem::GgmlType { name: kind.name, why }));
         }
         (None, _) => return unsupported(format!("{} is not quantised", kind.name)),
     };

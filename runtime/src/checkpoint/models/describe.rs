@@ -45,9 +45,9 @@ impl Reader<'_> {
             gate: self.gate()?,
             weight_on_input: family.weight_on_input,
         };
-        layer
-            .check()
-            .map_err(|error| fields.fault(format!("it is not an expert layer: {error}")))?;
+        layer.check().map_err(|error| {
+            fields.fault("model_type", format!("it is not an expert layer: {error}"))
+        })?;
         Ok(layer)
     }
 
@@ -60,7 +60,7 @@ impl Reader<'_> {
     fn size<T: TryFrom<i64>>(&self, keys: &[&str]) -> Result<T, CheckpointError> {
         let key = self.key(keys).or(keys.first().copied()).unwrap_or_default();
         let value = self.fields.needed(key, self.fields.integer(key)?)?;
-        let wrong = |_| self.fields.fault(format!("`{key}` is {value}, which is not a size"));
+        let wrong = |_| self.fields.fault(key, format!("`{key}` is {value}, which is not a size"));
         T::try_from(value).map_err(wrong)
     }
 
@@ -85,7 +85,8 @@ impl Reader<'_> {
         let known = words.iter().find(|(known, _)| *known == word);
         known.map(|(_, value)| *value).ok_or_else(|| {
             let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
-            self.fields.fault(format!("unknown {key} `{word}`; known are {}", known.join(", ")))
+            self.fields
+                .fault(key, format!("unknown {key} `{word}`; known are {}", known.join(", ")))
         })
     }
 
@@ -129,7 +130,8 @@ impl Reader<'_> {
         let gate = known.and_then(|(_, gated, ungated)| if up { *gated } else { *ungated });
         gate.ok_or_else(|| {
             let without = if up { "" } else { " without up" };
-            self.fields.fault(format!("`{key}` is `{name}`, which is not a known gate{without}"))
+            self.fields
+                .fault(key, format!("`{key}` is `{name}`, which is not a known gate{without}"))
         })
     }
 }

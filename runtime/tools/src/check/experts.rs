@@ -23,7 +23,7 @@ use quantloom_runtime::tensor::reals;
 mod bound;
 
 use self::bound::device_bound;
-use super::{Finding, Subject, Verdict, failed, relative_norm};
+use super::{Finding, Subject, Verdict, failed, finding, relative_norm};
 use crate::conformance::experts::Choice;
 use crate::forward::Input;
 use crate::forward::experts::{PreparedExperts, converts, sums};
@@ -373,32 +373,4 @@ fn on_device(
 
 fn refused(error: &CheckpointExpertsError) -> bool {
     matches!(&*error.problem, ExpertsProblem::Expert(error) if error.is_not_scheduled())
-}
-
-fn finding(
-    layer: &str,
-    subject: Subject,
-    error: Result<f64, Verdict>,
-    bound: Option<f64>,
-) -> Finding {
-    let mut finding = Finding {
-        layer: layer.to_owned(),
-        subject,
-        error: None,
-        bound,
-        unit: "relative norm",
-        verdict: Verdict::Pass,
-    };
-    match error {
-        Err(verdict) => finding.verdict = verdict,
-        Ok(error) => {
-            finding.error = Some(error);
-            // A NaN is beyond every bound.
-            if !bound.is_some_and(|bound| error <= bound) {
-                let what = format!("the relative norm of the difference is {error:.2e}");
-                finding.verdict = Verdict::Fail(what);
-            }
-        }
-    }
-    finding
 }

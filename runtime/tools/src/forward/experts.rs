@@ -8,15 +8,14 @@ use quantloom_dsl::reference::experts::{Choices, ExpertWeights, LayerReference, 
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::checkpoint::{
-    CheckpointExperts, CheckpointExpertsError, QuantisedExperts, SharedExpert, StoredExperts,
+    CheckpointExperts, CheckpointExpertsError, SharedExpert, StoredExperts,
 };
 use quantloom_runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom_runtime::experts::{
-    ExpertCall, ExpertError, ExpertOp, ExpertOptions, ExpertProduct, ExpertSource, Routed,
+    ExpertCall, ExpertError, ExpertOp, ExpertOptions, Routed, WithProducts,
 };
 use quantloom_runtime::float_mode::standard;
 use quantloom_runtime::op::Workspace;
-use quantloom_runtime::unpacked::Unpacked;
 
 use super::{Input, narrowed};
 
@@ -187,8 +186,8 @@ fn prepare(
     if !exact {
         return experts.prepare_with(backend, options);
     }
-    let schemes = source.schemes().map(|scheme| with_f32(scheme.clone()));
-    experts.prepare_source(&InF32 { source, schemes }, backend, options)
+    let source = WithProducts::new(source, |scheme| with_f32(scheme.clone()));
+    experts.prepare_source(&source, backend, options)
 }
 
 /// Whether x of a type is converted to another one: its schemes list floats, and not this one.
@@ -203,25 +202,4 @@ fn with_f32(mut scheme: Scheme) -> Scheme {
         scheme.activations.push(Activation::Float(Number::Float(F32)));
     }
     scheme
-}
-
-/// The matrices of a layer whose schemes take x in f32.
-struct InF32<'a, 'c> {
-    source: &'a QuantisedExperts<'c>,
-    schemes: [Scheme; 2],
-}
-
-impl ExpertSource for InF32<'_, '_> {
-    fn scheme(&self, product: ExpertProduct) -> &Scheme {
-        product.of(&self.schemes)
-    }
-
-    fn matrix(
-        &self,
-        product: ExpertProduct,
-        expert: u32,
-        shard: u32,
-    ) -> Result<Unpacked, ExpertError> {
-        self.source.matrix(product, expert, shard)
-    }
 }

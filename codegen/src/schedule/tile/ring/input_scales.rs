@@ -57,7 +57,7 @@ impl InputScales {
         let pitch = Self::pitch(shape, main, columns);
         let (all, threads) = (shape.tokens * of_k_tile, tile.participants().threads(b));
         b.comment("scales of x: what this thread copies, and what this lane reads");
-        let thread = tile.participants().thread_of(b, tile.warp, tile.lane);
+        let thread = b.mad(tile.warp, b.warp_size(), tile.lane);
         // The groups of a k-tile are a power of two, at most a warp.
         let rounds = (all, threads / of_k_tile);
         let copies = Copies::deal(b, (buffer, 1), rounds, (thread, threads), |b, number| {

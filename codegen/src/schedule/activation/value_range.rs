@@ -1,21 +1,21 @@
-//! The extent of values that share a scale: smallest and largest, 0 included, NaN ignored.
+//! The range of values that share a scale: smallest and largest, 0 included, NaN ignored.
 
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Mask, Operand, Reg, Shuffle, Special, Type, Unary,
     Uniformity, Width, Word,
 };
 
-/// The extent of some values.
+/// The range of some values.
 #[derive(Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct ValueRange {
     /// The smallest; `None` if only magnitudes are needed.
     low: Option<Operand>,
     /// The largest, or the largest magnitude.
     high: Operand,
 }
 
-impl Extent {
-    /// The extent of values; `signed` if both ends are needed.
+impl ValueRange {
+    /// The range of values; `signed` if both ends are needed.
     pub(super) fn of(b: &mut Builder, values: &[Operand], signed: bool) -> Self {
         if signed {
             let low = tree(b, Binary::MinF32, values.to_vec());
@@ -25,14 +25,14 @@ impl Extent {
         Self { low: None, high: tree(b, Binary::MaxF32, magnitudes) }
     }
 
-    /// The union of two extents.
+    /// The union of two ranges.
     fn with(self, b: &mut Builder, other: Self) -> Self {
         let low = self.low.zip(other.low);
         let low = low.map(|(low, other)| b.binary(Binary::MinF32, low, other));
         Self { low, high: b.binary(Binary::MaxF32, self.high, other.high) }
     }
 
-    /// The extent over a power of two of neighbouring lanes.
+    /// The range over a power of two of neighbouring lanes.
     pub(super) fn of_lanes(mut self, b: &mut Builder, lanes: u32) -> Self {
         if !b.can_shuffle(lanes) {
             return self.of_threads(b, lanes);
@@ -47,7 +47,7 @@ impl Extent {
         self
     }
 
-    /// The extent over the block, through shared memory; at most once per kernel.
+    /// The range over the block, through shared memory; at most once per kernel.
     pub(super) fn of_block(self, b: &mut Builder, threads: u32) -> Self {
         let lanes = b.warp_size();
         if !b.can_shuffle(lanes) {
@@ -59,7 +59,7 @@ impl Extent {
             return of_warp;
         }
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        // Each lane has the extent of a warp; neighbouring lanes have those of all warps.
+        // Each lane has the range of a warp; neighbouring lanes have those of all warps.
         let each = warps.next_power_of_two();
         let place = b.and(lane, each - 1);
         let (first, is_warp) = (b.equal(lane, 0u32), b.less(place, warps));
@@ -80,7 +80,7 @@ impl Extent {
         Self { low, high: load(b, high) }.of_lanes(b, each)
     }
 
-    /// The extent over neighbouring threads (a power of two, or the whole block) through shared memory:
+    /// The range over neighbouring threads (a power of two, or the whole block) through shared memory:
     /// each half combines with the other's.
     fn of_threads(mut self, b: &mut Builder, threads: u32) -> Self {
         if threads <= 1 {
@@ -91,8 +91,8 @@ impl Extent {
         let (low, high) = (self.low.map(|_| scratch("lows")), scratch("highs"));
         let thread = b.special(Special::Thread);
         let place = if threads.is_power_of_two() { b.rem(thread, threads) } else { thread };
-        let store = |b: &mut Builder, extent: Self, mask: Option<Operand>| {
-            let ends = [(low, extent.low), (Some(high), Some(extent.high))];
+        let store = |b: &mut Builder, range: Self, mask: Option<Operand>| {
+            let ends = [(low, range.low), (Some(high), Some(range.high))];
             for (to, end) in ends.into_iter().filter_map(|(to, end)| to.zip(end)) {
                 b.store(Address::new(to, thread), &[end], Width::B32, mask);
             }
@@ -124,7 +124,7 @@ impl Extent {
         all
     }
 
-    /// The extent of all of x: the lanes of a warp read the parts' extents, from part `begin` on.
+    /// The range of all of x: the lanes of a warp read the parts' ranges, from part `begin` on.
     pub(super) fn of_parts(
         b: &mut Builder,
         (parts, begin): (BufferId, Operand),
@@ -168,14 +168,14 @@ impl Extent {
     }
 }
 
-/// An extent that is updated in a loop.
+/// A range that is updated in a loop.
 pub(super) struct Running {
     low: Option<Reg>,
     high: Reg,
 }
 
 impl Running {
-    /// The extent of no values.
+    /// The range of no values.
     pub(super) fn start(b: &mut Builder, signed: bool) -> Self {
         let mut zero = |name: &str| {
             let end = b.variable(name, Type::F32, Uniformity::Varying);
@@ -187,17 +187,17 @@ impl Running {
 
     /// Adds values.
     pub(super) fn add(&self, b: &mut Builder, values: &[Operand]) {
-        let extent = Extent::of(b, values, self.low.is_some());
-        let extent = self.extent().with(b, extent);
-        if let (Some(end), Some(low)) = (self.low, extent.low) {
+        let range = ValueRange::of(b, values, self.low.is_some());
+        let range = self.range().with(b, range);
+        if let (Some(end), Some(low)) = (self.low, range.low) {
             b.set(end, low);
         }
-        b.set(self.high, extent.high);
+        b.set(self.high, range.high);
     }
 
-    /// The extent so far.
-    pub(super) fn extent(&self) -> Extent {
-        Extent { low: self.low.map(Operand::from), high: self.high.into() }
+    /// The range so far.
+    pub(super) fn range(&self) -> ValueRange {
+        ValueRange { low: self.low.map(Operand::from), high: self.high.into() }
     }
 }
 
