@@ -6,6 +6,7 @@ mod llama_model;
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod experts;
 mod inputs;
 mod layers;
 mod llama;
