@@ -4,8 +4,8 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value};
 
+use super::ConversionPlan;
 use super::output::{LayerTensors, file_in_memory};
-use super::{ConversionPlan, read, values};
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{Checkpoint, CheckpointFormat, Options};
 use crate::unpacked::Unpacked;
@@ -114,7 +114,7 @@ pub(super) fn compare(
         if Some(layer.shape()) != planned.shape {
             return Err(differs("shape"));
         }
-        let source = read(plan.checkpoint, &planned.name).and_then(|l| values(l, plan.options));
+        let source = planned.values(plan.checkpoint, plan.options);
         let source = source.map_err(|error| unreadable(error.to_string()))?;
         let ours = layer.unpack().map_err(|error| unreadable(error.to_string()))?;
         if let Some(what) = difference(&source, &ours) {

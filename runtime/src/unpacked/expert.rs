@@ -76,6 +76,41 @@ impl Unpacked {
     }
 }
 
+/// How many shards the first product of a stack's experts has, by its scheme.
+pub(crate) fn shards(scheme: &Scheme) -> u64 {
+    ShardRows { stored: scheme.experts, n: 0, shard: 0 }.shards()
+}
+
+/// A shard of an expert of a stack of stored tensors: the expert's own bytes are unpacked, unless they are not
+/// contiguous.
+pub(crate) fn shard_of_stack<'t>(
+    scheme: &Scheme,
+    shape: Shape,
+    stored: &dyn Fn(&str) -> Option<&'t [u8]>,
+    (expert, shard): (u64, u64),
+) -> Result<Unpacked, UnpackError> {
+    if expert >= shape.experts {
+        return Err(UnpackError::NoShard { expert, shard });
+    }
+    let one = Shape { experts: 1, ..shape };
+    let mut own = Vec::new();
+    for store in &scheme.stores {
+        let bytes = stored(&store.name).unwrap_or_default();
+        let whole = |bits: &u64| bits.is_multiple_of(8);
+        let bits = scheme.bind(store, one).ok().map(|bound| bound.bits()).filter(whole);
+        let of_one = |part: &&[u8]| bits == Some(part.len() as u64 * 8);
+        // What all experts share has the size of one.
+        let part = Some(bytes).filter(of_one);
+        let part = part.or_else(|| expert_bytes(&store.layout, bytes, expert, shape.experts));
+        own.extend(part.filter(of_one).map(|part| (&store.name, part)));
+    }
+    if own.len() < scheme.stores.len() {
+        return Unpacked::new(scheme, shape, stored)?.shard(expert, shard);
+    }
+    let stored = |name: &str| own.iter().find(|(own, _)| *own == name).map(|(_, bytes)| *bytes);
+    Unpacked::new(scheme, one, &stored)?.shard(0, shard)
+}
+
 /// Which rows of an expert's stored matrix are those of a shard.
 struct ShardRows {
     stored: Option<Experts>,
