@@ -114,7 +114,8 @@ pub enum TensorLimit {
     Header(String),
 }
 
-/// A layer, and how the format stores it. Where the format has no stacks of experts, each matrix of a stack is a layer.
+/// A layer, and how the format stores it. Where the format has no stacks of experts, each matrix of a stack is a layer;
+/// where it has some, matrices of experts may be one.
 #[derive(Debug)]
 pub struct PlannedLayer {
     /// The name.
@@ -142,12 +143,12 @@ impl PlannedLayer {
         checkpoint: &Checkpoint,
         options: ConvertOptions,
     ) -> Result<Unpacked, ConvertError> {
-        let layer = match &self.source {
-            Source::Layer => &self.name,
-            Source::Stack(name, ..) => name,
-        };
-        let fault = |error| ConvertError::Unpack { layer: layer.clone(), error: Box::new(error) };
-        self.source.unpack(checkpoint.layer(layer)?, options).map_err(fault)
+        let names = self.source.layers(&self.name);
+        let layers =
+            names.iter().map(|name| checkpoint.layer(name)).collect::<Result<Vec<_>, _>>()?;
+        let fault =
+            |error| ConvertError::Unpack { layer: self.name.clone(), error: Box::new(error) };
+        self.source.unpack(&layers, options).map_err(fault)
     }
 
     /// What the format calls the way in which it stores the layer.
@@ -195,11 +196,11 @@ impl<'c> ConversionPlan<'c> {
         // Of each variant: the layers.
         let mut found: Vec<Vec<PlannedLayer>> = variants.iter().map(|_| Vec::new()).collect();
         let mut unwritten = Vec::new();
-        for part in parts(checkpoint, format) {
-            let unpacked = part.layer.and_then(|(layer, source)| {
+        for part in parts(checkpoint, format, options) {
+            let unpacked = part.layers.and_then(|(layers, source)| {
                 let fault = |error| Unconvertible::Unpack(Box::new(error));
-                let unpacked = source.unpack(layer, options).map_err(fault)?;
-                Ok((source.bytes(layer), source, unpacked))
+                let unpacked = source.unpack(&layers, options).map_err(fault)?;
+                Ok((source.bytes(&layers), source, unpacked))
             });
             for (variant, found) in variants.iter().zip(&mut found) {
                 found.push(planned(&part.name, &unpacked, format, variant, &mut probed));

@@ -1,10 +1,12 @@
-//! Stacks of experts as a matrix for each expert, for formats whose layers are matrices.
+//! Stacks of experts as a matrix for each expert, for formats whose layers are matrices; and back for GGUF.
 //!
 //! In: the layers of a checkpoint. Out: [`Part`]s, what is converted: a layer as it is, or one matrix of a stack under
 //! the name by which readers know it, `PREFIX.experts.EXPERT.MATRIX`. Names of stacks that are not in [`STACKS`] have no
-//! such names, and are refused.
+//! such names, and are refused. Matrices by the names that llama.cpp's stacks are given here become such stacks again.
 
-use crate::checkpoint::{Checkpoint, CheckpointFormat, Layer};
+use std::collections::BTreeMap;
+
+use crate::checkpoint::{Checkpoint, CheckpointFormat, Layer, of_expert};
 use crate::unpacked::{UnpackError, Unpacked, shard_of_stack, shards};
 
 use super::{ConvertOptions, Unconvertible, scheme_of};
@@ -16,30 +18,54 @@ pub(super) enum Source {
     Layer,
     /// In a stack: its name, the expert, the shard.
     Stack(String, u64, u64),
+    /// In the layers of all experts, in their order.
+    Experts(Vec<String>),
 }
 
 impl Source {
-    /// The values, of the layer that has them.
+    /// The names of the layers that have the values; `own` is that of the converted layer.
+    pub(super) fn layers<'s>(&'s self, own: &'s str) -> Vec<&'s str> {
+        match self {
+            Self::Layer => vec![own],
+            Self::Stack(name, ..) => vec![name],
+            Self::Experts(names) => names.iter().map(String::as_str).collect(),
+        }
+    }
+
+    /// The values, of the layers that have them.
     pub(super) fn unpack(
         &self,
-        layer: &Layer,
+        layers: &[&Layer],
         options: ConvertOptions,
     ) -> Result<Unpacked, UnpackError> {
-        let (scheme, stored) = (scheme_of(layer, options), |store: &str| layer.store(store));
+        let missing = UnpackError::NoShard { expert: 0, shard: 0 };
+        let layer = *layers.first().ok_or_else(|| missing.clone())?;
+        let whole = |layer: &Layer| {
+            let stored = |store: &str| layer.store(store);
+            Unpacked::new(&scheme_of(layer, options), layer.shape(), &stored)
+        };
         match self {
-            Self::Layer => Unpacked::new(&scheme, layer.shape(), &stored),
+            Self::Layer => whole(layer),
             Self::Stack(_, expert, shard) => {
+                let (scheme, stored) =
+                    (scheme_of(layer, options), |store: &str| layer.store(store));
                 shard_of_stack(&scheme, layer.shape(), &stored, (*expert, *shard))
+            }
+            Self::Experts(_) => {
+                let experts = layers.iter().map(|layer| whole(layer)).collect::<Result<_, _>>()?;
+                Unpacked::stacked(experts).ok_or(missing)
             }
         }
     }
 
-    /// Bytes of the layer's tensors that are this one's.
-    pub(super) fn bytes(&self, layer: &Layer) -> u64 {
-        let matrices = layer.shape().experts * shards(layer.scheme());
-        match self {
-            Self::Layer => layer.bytes(),
-            Self::Stack(..) => layer.bytes() / matrices.max(1),
+    /// Bytes of the layers' tensors that are this one's.
+    pub(super) fn bytes(&self, layers: &[&Layer]) -> u64 {
+        let all: u64 = layers.iter().map(|layer| layer.bytes()).sum();
+        match (self, layers.first()) {
+            (Self::Stack(..), Some(stack)) => {
+                all / (stack.shape().experts * shards(stack.scheme())).max(1)
+            }
+            _ => all,
         }
     }
 }
@@ -47,7 +73,7 @@ impl Source {
 /// What is converted: its name, and its values or why there are none.
 pub(super) struct Part<'c> {
     pub(super) name: String,
-    pub(super) layer: Result<(&'c Layer, Source), Unconvertible>,
+    pub(super) layers: Result<(Vec<&'c Layer>, Source), Unconvertible>,
 }
 
 /// A stack by the last part of its name.
@@ -75,11 +101,16 @@ fn has_stacks(format: CheckpointFormat) -> bool {
     matches!(format, CheckpointFormat::Gguf | CheckpointFormat::Quantloom)
 }
 
-/// The layers of a checkpoint, by name; stacks as their matrices where the format has none.
-pub(super) fn parts(checkpoint: &Checkpoint, format: CheckpointFormat) -> Vec<Part<'_>> {
+/// The layers of a checkpoint, by name; stacks as their matrices where the format has none, and matrices as stacks in
+/// GGUF.
+pub(super) fn parts(
+    checkpoint: &Checkpoint,
+    format: CheckpointFormat,
+    options: ConvertOptions,
+) -> Vec<Part<'_>> {
     let mut found = Vec::new();
     for (name, layer) in checkpoint.layers() {
-        let one = |layer| Part { name: name.to_owned(), layer };
+        let one = |layers| Part { name: name.to_owned(), layers };
         match layer {
             Err(fault) => found.push(one(Err(Unconvertible::Layer(fault)))),
             // Its state is in several tensors, of which the reader makes those of a scheme.
@@ -87,7 +118,7 @@ pub(super) fn parts(checkpoint: &Checkpoint, format: CheckpointFormat) -> Vec<Pa
                 found.push(one(Err(Unconvertible::From(layer.format().name()))));
             }
             Ok(layer) if layer.scheme().experts.is_none() || has_stacks(format) => {
-                found.push(one(Ok((layer, Source::Layer))));
+                found.push(one(Ok((vec![layer], Source::Layer))));
             }
             Ok(layer) => match names(name, shards(layer.scheme())) {
                 Some((prefix, matrices)) => {
@@ -97,7 +128,10 @@ pub(super) fn parts(checkpoint: &Checkpoint, format: CheckpointFormat) -> Vec<Pa
                             let prefix = prefix.clone();
                             move |(shard, matrix)| Part {
                                 name: format!("{prefix}.{expert}.{matrix}"),
-                                layer: Ok((layer, Source::Stack(name.to_owned(), expert, shard))),
+                                layers: Ok((
+                                    vec![layer],
+                                    Source::Stack(name.to_owned(), expert, shard),
+                                )),
                             }
                         })
                     }));
@@ -106,8 +140,57 @@ pub(super) fn parts(checkpoint: &Checkpoint, format: CheckpointFormat) -> Vec<Pa
             },
         }
     }
+    if format == CheckpointFormat::Gguf {
+        found = joined(found, options);
+    }
     found.sort_by(|one, other| one.name.cmp(&other.name));
     found
+}
+
+/// Matrices by the names of [`STACKS`] of llama.cpp as its stacks: where all experts from 0 on are there, of one scheme
+/// and shape, and nothing is said of x. Others stay as they are.
+fn joined(parts: Vec<Part<'_>>, options: ConvertOptions) -> Vec<Part<'_>> {
+    // By the name of the stack: the expert and the position of each matrix.
+    let mut stacks: BTreeMap<String, BTreeMap<u32, usize>> = BTreeMap::new();
+    for (at, part) in parts.iter().enumerate() {
+        let Ok(([_], Source::Layer)) = part.layers.as_ref().map(|(of, from)| (&of[..], from))
+        else {
+            continue;
+        };
+        if let Some((stack, expert)) = of_expert(&part.name).and_then(|name| stack_of(name)) {
+            stacks.entry(stack).or_default().insert(expert, at);
+        }
+    }
+    let layer = |at: usize| parts[at].layers.as_ref().ok().and_then(|(layers, _)| layers.first());
+    let (mut found, mut taken) = (Vec::new(), vec![false; parts.len()]);
+    for (name, experts) in stacks {
+        let complete = experts.keys().copied().eq(0..experts.len() as u32);
+        let layers: Vec<&Layer> = experts.values().filter_map(|at| layer(*at)).copied().collect();
+        let Some(first) = layers.first().filter(|_| complete) else { continue };
+        let scheme = scheme_of(first, options);
+        let alike = |layer: &&Layer| {
+            layer.shape() == first.shape() && scheme_of(layer, options).same_meaning(&scheme)
+        };
+        // A stack has no room for what is said of x.
+        if !layers.iter().all(alike) || scheme.quantiser().is_some() || scheme.prescale.is_some() {
+            continue;
+        }
+        experts.values().for_each(|at| taken[*at] = true);
+        let names = layers.iter().map(|layer| layer.name().to_owned()).collect();
+        found.push(Part { name, layers: Ok((layers, Source::Experts(names))) });
+    }
+    let others = parts.into_iter().zip(taken).filter(|(_, taken)| !taken).map(|(part, _)| part);
+    found.extend(others);
+    found
+}
+
+/// The name of the stack of llama.cpp that a matrix of an expert is a part of, and the expert.
+fn stack_of((prefix, expert, matrix): (&str, u32, &str)) -> Option<(String, u32)> {
+    let known = STACKS.iter().find(|known| known.module.is_some() && known.matrices == [matrix])?;
+    let parent = prefix.strip_suffix(known.module?)?.strip_suffix('.')?;
+    let block = parent.strip_prefix("blk.")?;
+    let numbered = !block.is_empty() && block.bytes().all(|byte| byte.is_ascii_digit());
+    numbered.then(|| (format!("{parent}.{}", known.stack), expert))
 }
 
 /// The prefix of the names of a stack's experts, and those of its matrices, of which there are so many an expert.
@@ -140,5 +223,20 @@ mod tests {
         assert_eq!(of("a.mlp.down_proj", 1), None);
         assert_eq!(of("a.experts.weights", 1), None);
         assert_eq!(of("ffn_up_exps", 1), None);
+    }
+
+    #[test]
+    fn names_of_stacks() {
+        let of = |name| of_expert(name).and_then(stack_of);
+        assert_eq!(of("blk.7.experts.12.up_proj"), Some(("blk.7.ffn_up_exps".to_owned(), 12)));
+        for other in [
+            "blk.7.experts.12.w1",
+            "blk.experts.0.up_proj",
+            "blk.x.experts.0.up_proj",
+            "model.layers.7.mlp.experts.0.up_proj",
+            "blk.7.ffn.experts.0.up_proj",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 }

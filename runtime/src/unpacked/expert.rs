@@ -3,6 +3,7 @@
 use quantloom_dsl::layout::{
     Axis, Component, Digit, DigitRange, GroupSize, Layout, OrderDigit, Shape,
 };
+use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Experts, Scheme};
 
 use super::{GroupValues, UnpackError, Unpacked, store_name};
@@ -35,6 +36,40 @@ impl Unpacked {
             input: self.input.of_expert(expert, experts),
             stride: self.stride,
         })
+    }
+
+    /// Experts' weights as one of all, expert after expert. `None` if there is none, or if they are of different
+    /// schemes or shapes, are stacks themselves, or have static parameters of x.
+    pub(crate) fn stacked(experts: Vec<Self>) -> Option<Self> {
+        let count = experts.len() as u64;
+        let mut experts = experts.into_iter();
+        let mut all = experts.next()?;
+        let alone = |one: &Self| {
+            one.scheme.experts.is_none()
+                && one.shape.experts == 1
+                && one.input == StaticInput::default()
+        };
+        if !alone(&all) {
+            return None;
+        }
+        for one in experts {
+            if !alone(&one) || !one.scheme.same_meaning(&all.scheme) || one.shape != all.shape {
+                return None;
+            }
+            all.codes.extend(one.codes);
+            for ((all, _), (one, _)) in all.scales.iter_mut().zip(one.scales) {
+                all.values.extend(one.values);
+            }
+            let parts = all.zero.iter_mut().chain(&mut all.shifts);
+            for (all, one) in parts.zip(one.zero.into_iter().chain(one.shifts)) {
+                all.values.extend(one.values);
+            }
+            all.index.iter_mut().zip(one.index).for_each(|(all, one)| all.extend(one));
+            all.bias.iter_mut().zip(one.bias).for_each(|(all, one)| all.extend(one));
+        }
+        all.scheme.experts = Some(Experts::Single);
+        all.shape.experts = count;
+        Some(all)
     }
 
     /// Shard 0 (gate) or 1 (up) of an expert's first matrix, as a weight of a scheme without experts:

@@ -10,7 +10,7 @@ use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attache
 use quantloom_runtime::convert::{ConversionPlan, ConvertOptions, Output};
 use quantloom_tests::{golden_file, write_file};
 
-use super::{convert, out, weights};
+use super::{convert, out, path_of, weights};
 use CheckpointFormat::{Awq, CompressedTensors, Fp8, Gguf, Gptq, ModelOpt, Quark};
 
 /// Every expert's matrices, as reals with their biases.
@@ -78,6 +78,16 @@ fn of_llama_cpp(path: &Path, name: &str) {
     write_file(path, &tensors, Some(&attached(&attaching)));
 }
 
+/// Every tensor's dimensions and bytes.
+fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
+    let read = Checkpoint::open(path).unwrap();
+    let of = |name: &str| {
+        let tensor = read.tensors().get(name).unwrap();
+        (name.to_owned(), (tensor.shape().to_vec(), tensor.bytes().to_vec()))
+    };
+    read.tensors().names().map(of).collect()
+}
+
 /// llama.cpp's stacks become the experts of one layer.
 #[test]
 fn stacks_of_llama_cpp_become_matrices() {
@@ -100,6 +110,10 @@ fn stacks_of_llama_cpp_become_matrices() {
                 assert_eq!(weights(read.layer(&name).unwrap()), expected, "{name}");
             }
         }
+        // The way back: the same stacks, since their names say where they were.
+        let back = folder.path().join("back.gguf");
+        assert_eq!(convert(&to, &back, Gguf, ConvertOptions::default()).as_deref(), Ok("Q4_0"));
+        assert!(tensors(&back) == tensors(&gguf), "{format:?}");
         // Who reads expert layers finds it, with its sizes.
         let sizes = read.expert_layer("blk.2.experts").unwrap().sizes();
         assert_eq!((sizes.experts, sizes.hidden, sizes.intermediate, sizes.shards), (3, 64, 96, 2));
@@ -109,6 +123,67 @@ fn stacks_of_llama_cpp_become_matrices() {
     let again = folder.path().join("again.gguf");
     convert(&gguf, &again, Gguf, ConvertOptions::default()).unwrap();
     assert!(std::fs::read(&again).unwrap() == std::fs::read(&gguf).unwrap());
+}
+
+/// Experts with biases, with zero points, of another scheme, or not all of them: what is alike becomes a stack.
+#[test]
+fn matrices_become_stacks_where_they_are_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from.safetensors"), folder.path().join("to.gguf"));
+    // Of golden files with one layer each: the layer's tensors as those of experts.
+    let made = |files: &[(&str, &str)]| {
+        let (mut tensors, mut layers) = (BTreeMap::new(), Vec::new());
+        for (file, name) in files {
+            let checkpoint = Checkpoint::open(path_of(file)).unwrap();
+            let layer = checkpoint.layer("layer").unwrap();
+            layers.push((*name, layer.scheme().clone(), layer.shape()));
+            for (tensor, made) in quantloom_tests::tensors_of(&golden_file(file)) {
+                let stored = |store: &&str| layer.store(store).is_some();
+                if let Some(tensor) = tensor.strip_prefix("layer.").filter(stored) {
+                    tensors.insert(format!("{name}.{tensor}"), made);
+                }
+            }
+        }
+        let attaching: Vec<_> =
+            layers.iter().map(|(name, of, shape)| (*name, of, *shape)).collect();
+        write_file(&from, &tensors, Some(&attached(&attaching)));
+    };
+    let names = |path: &Path| -> Vec<(String, u64)> {
+        let read = Checkpoint::open(path).unwrap();
+        let of = |(name, layer): (&str, Result<&Layer, _>)| {
+            (name.to_owned(), Result::ok(layer).unwrap().shape().experts)
+        };
+        read.layers().map(of).collect()
+    };
+    let biased = "ct_w4a16_bias";
+    made(&[(biased, "blk.0.experts.0.up_proj"), (biased, "blk.0.experts.1.up_proj")]);
+    convert(&from, &to, Gguf, ConvertOptions::default()).unwrap();
+    assert_eq!(names(&to), [("blk.0.ffn_up_exps".to_owned(), 2)]);
+    let (stack, one) =
+        (Checkpoint::open(&to).unwrap(), Checkpoint::open(golden_file(biased)).unwrap());
+    let (stack, one) = (stack.layer("blk.0.ffn_up_exps").unwrap(), one.layer("layer").unwrap());
+    assert_eq!(weights(stack), weights(one).repeat(2));
+    let bias = |layer: &Layer| layer.unpack().unwrap().bias().unwrap().to_vec();
+    assert_eq!(bias(stack), bias(one).repeat(2));
+
+    made(&[("awq4", "blk.0.experts.0.up_proj"), ("awq4", "blk.0.experts.1.up_proj")]);
+    convert(&from, &to, Gguf, ConvertOptions::default()).unwrap();
+    assert_eq!(names(&to), [("blk.0.ffn_up_exps".to_owned(), 2)]);
+    let (stack, one) =
+        (Checkpoint::open(&to).unwrap(), Checkpoint::open(golden_file("awq4")).unwrap());
+    let stack = weights(stack.layer("blk.0.ffn_up_exps").unwrap());
+    assert_eq!(stack, weights(one.layer("layer").unwrap()).repeat(2));
+
+    // One with zero points and one without; the first is not there; names of no stack.
+    for [first, second] in [
+        [("awq4", "blk.0.experts.0.up_proj"), (biased, "blk.0.experts.1.up_proj")],
+        [(biased, "blk.0.experts.1.up_proj"), (biased, "blk.0.experts.2.up_proj")],
+        [(biased, "a.experts.0.up_proj"), (biased, "a.experts.1.up_proj")],
+    ] {
+        made(&[first, second]);
+        convert(&from, &to, Gguf, ConvertOptions::default()).unwrap();
+        assert_eq!(names(&to), [(first.1.to_owned(), 1), (second.1.to_owned(), 1)]);
+    }
 }
 
 /// A format that does not hold the values says so of each matrix; a stack by another name is refused whole.
