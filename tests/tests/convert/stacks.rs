@@ -54,8 +54,8 @@ fn of_llama_cpp(path: &Path, name: &str) {
     for (seed, (matrix, n, k)) in (1..).zip([("gate", 96, 64), ("up", 96, 64), ("down", 64, 96)]) {
         let shape = Shape { experts: 3, n, k };
         let count = (3 * n * k) as u32;
-        let codes =
-            (0..count).map(|at| (at.wrapping_mul(2_654_435) ^ seed * at) >> 7 & 15).collect();
+        // Other ones for each expert.
+        let codes = (0..count).map(|at| (at + seed).wrapping_mul(2_654_435_769) >> 28).collect();
         // Powers of two, and numbers between.
         let scales = (0..count / 32).map(|at| 0x2800 + (at * 97 + seed) % 0x800).collect();
         let components = [(Component::Code, codes), (Component::Scale(0), scales)];
