@@ -157,7 +157,7 @@ fn joined(parts: Vec<Part<'_>>, options: ConvertOptions) -> Vec<Part<'_>> {
         else {
             continue;
         };
-        if let Some((stack, expert)) = of_expert(&part.name).and_then(|name| stack_of(name)) {
+        if let Some((stack, expert)) = of_expert(&part.name).and_then(stack_of) {
             stacks.entry(stack).or_default().insert(expert, at);
         }
     }
