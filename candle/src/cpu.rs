@@ -35,10 +35,16 @@ where
     for<'a> ValuesMut<'a>: From<&'a mut [T]>,
 {
     let mut y = vec![T::default(); len];
+    with_workspace(|workspace| weight.matmul_into(x, &mut y[..], workspace))
+        .map_err(Error::wrap)?;
+    Ok(y)
+}
+
+/// Calls a product with this thread's workspace.
+pub(crate) fn with_workspace<R>(product: impl FnOnce(&mut Workspace) -> R) -> R {
     // Taken, not borrowed: while it waits for its threads, rayon may run another product on this one.
     let mut workspace = WORKSPACE.take();
-    let done = weight.matmul_into(x, &mut y[..], &mut workspace);
+    let result = product(&mut workspace);
     WORKSPACE.set(workspace);
-    done.map_err(Error::wrap)?;
-    Ok(y)
+    result
 }

@@ -2,7 +2,8 @@
 //!
 //! In: a quantised layer of a checkpoint (compressed-tensors, GPTQ, AWQ, Quark, ModelOpt, FP8, GGUF), or the
 //! tensors of a scheme. Out: [`QuantLinear`], a [`Module`](candle_core::Module) that multiplies candle's own
-//! memory: no tensor is copied on its way in or out, nothing is decoded ahead.
+//! memory: no tensor is copied on its way in or out, nothing is decoded ahead. [`QuantExperts`] is the same of a
+//! whole expert layer (mixture of experts): router logits or chosen experts in, the sum of their results out.
 //!
 //! ```no_run
 //! use candle_core::{Device, Module, Tensor};
@@ -32,9 +33,11 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod experts;
 mod linear;
 mod stored;
 
+pub use experts::{ExpertTensor, QuantExperts, Routed};
 pub use linear::{QuantLinear, dequantize};
 /// The crate whose schemes and checkpoints these are.
 pub use quantloom;

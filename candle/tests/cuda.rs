@@ -1,10 +1,12 @@
 //! Products on an NVIDIA GPU. Where there is none, each test says so and passes.
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use quantloom_candle::QuantLinear;
-use quantloom_candle::quantloom::prelude::{Layer, bf16, f16};
+use quantloom_candle::quantloom::prelude::{ExpertCall, Layer, Workspace, bf16, f16};
+use quantloom_candle::quantloom::runtime::experts::{self as runtime, ExpertOp};
 use quantloom_candle::quantloom::{self, runtime::element::Values};
+use quantloom_candle::{QuantExperts, QuantLinear, Routed};
 
+use crate::experts::{Inputs, experts};
 use crate::inputs::{first, golden, numbers, values};
 
 /// Files of several families, with x as it is and x quantised.
@@ -156,4 +158,145 @@ fn x_in_f32_is_multiplied() -> Result<()> {
         assert!((one - other).abs() <= largest / 64.0, "{one} and {other}");
     }
     Ok(())
+}
+
+/// Files of several families: matrices and stacks, gated and not, with the weight on the input, x quantised.
+const EXPERTS: &[&str] = &[
+    "gpt_oss_mxfp4.safetensors",
+    "moe_ct_fp8_block.safetensors",
+    "moe_ct_w4a16.safetensors",
+    "moe_gptq4_actorder.safetensors",
+    "moe_llama4.safetensors",
+    "moe_nemotron_relu2.safetensors",
+    "moe_qwen2_shared.safetensors",
+];
+
+/// y of chosen experts by the runtime itself, from host to host; all but ids and weights are of `dtype`.
+fn experts_by_the_runtime(
+    op: &dyn ExpertOp,
+    inputs: &Inputs,
+    shared: bool,
+    dtype: DType,
+) -> Result<Vec<f32>> {
+    let [x, beside] = [values(&inputs.x)?, values(&inputs.shared)?];
+    let weights = values(&inputs.weights)?;
+    let routed = runtime::Routed::Chosen { ids: &inputs.ids, weights: &weights };
+    macro_rules! call {
+        ($element:ty) => {{
+            let narrow = |values: &[f32]| -> Vec<$element> {
+                values.iter().map(|value| <$element>::from_f32(*value)).collect()
+            };
+            let (x, beside) = (narrow(&x), narrow(&beside));
+            let mut y = vec![<$element>::default(); x.len()];
+            let shared = shared.then_some((&beside).into());
+            let call = ExpertCall { x: (&x).into(), routed, shared };
+            let done = op.forward_into(&call, (&mut y[..]).into(), &mut Workspace::default());
+            done.expect("the runtime computes it");
+            y.iter().map(|y| y.to_f32()).collect()
+        }};
+    }
+    Ok(if dtype == DType::F16 { call!(f16) } else { call!(bf16) })
+}
+
+#[test]
+fn expert_layers_are_the_runtimes_to_the_bit() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    for file in EXPERTS {
+        let checkpoint = golden(file);
+        let Some(layer) = experts(&checkpoint) else { panic!("{file} has no quantised experts") };
+        let device = quantloom::Device::cuda(0).expect("the GPU");
+        let op = layer.prepare(&device).expect("the GPU prepares it");
+        let ours = QuantExperts::from_layer(&layer, &gpu)?;
+        assert_eq!((ours.layer(), ours.schemes()), (op.layer(), op.schemes()), "{file}");
+        for (tokens, dtype) in [(1, DType::BF16), (6, DType::F16), (200, DType::BF16)] {
+            ours.warm(dtype, &[tokens], true)?;
+            let inputs = Inputs::new(&*op, tokens)?;
+            let there = |tensor: &Tensor, dtype| tensor.to_dtype(dtype)?.to_device(&gpu);
+            let (x, beside) = (there(&inputs.x, dtype)?, there(&inputs.shared, dtype)?);
+            let logits = there(&inputs.logits, DType::F32)?;
+            let (ids, weights) = (inputs.ids()?, there(&inputs.weights, DType::F32)?);
+            for shared in [None, Some(&beside)] {
+                let expected = experts_by_the_runtime(&*op, &inputs, shared.is_some(), dtype)?;
+                for of_ids in [DType::U32, DType::I32, DType::I64] {
+                    let ids = there(&ids, of_ids)?;
+                    let routed = Routed::Chosen { ids: &ids, weights: &weights };
+                    let y = ours.forward(&x, routed, shared)?;
+                    assert_eq!((y.dims(), y.dtype()), (x.dims(), dtype));
+                    let y = values(&y.to_device(&Device::Cpu)?)?;
+                    assert_eq!(y, expected, "{file}, {tokens}, {of_ids:?}");
+                }
+                // The device chooses the same experts, by exp of its own: router weights differ by some 2^-22, which
+                // may round an element of y (and of x, with the weight on it) to its neighbour, 2^-7 away in bf16.
+                let y = ours.forward(&x, Routed::Logits(&logits), shared)?;
+                let y = values(&y.to_device(&Device::Cpu)?)?;
+                let greatest = expected.iter().fold(0f32, |most, y| most.max(y.abs()));
+                for (y, expected) in y.iter().zip(&expected) {
+                    assert!((y - expected).abs() <= greatest / 64.0, "{file}: {y} and {expected}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_expert_layer_reads_parts_of_tensors() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let checkpoint = golden("moe_ct_w4a16.safetensors");
+    let layer = experts(&checkpoint).expect("a layer");
+    let ours = QuantExperts::from_layer(&layer, &gpu)?;
+    let inputs = Inputs::new(&*layer.prepare(&quantloom::Device::cpu()).expect("the CPU"), 6)?;
+    let there = |tensor: &Tensor, dtype| tensor.to_dtype(dtype)?.to_device(&gpu);
+    let (x, ids) = (there(&inputs.x, DType::BF16)?, there(&inputs.ids()?, DType::U32)?);
+    let weights = there(&inputs.weights, DType::F32)?;
+    let host = |y: Tensor| values(&y.to_device(&Device::Cpu)?);
+    let whole = host(ours.forward(&x, Routed::Chosen { ids: &ids, weights: &weights }, None)?)?;
+    // Ids and weights of the second token on are at no multiple of 16 bytes.
+    let [later, of_ids, of_weights] = [&x, &ids, &weights].map(|all| all.narrow(0, 1, 5));
+    let routed = Routed::Chosen { ids: &of_ids?, weights: &of_weights? };
+    let later = host(ours.forward(&later?, routed, None)?)?;
+    // Fewer rows may take other tiles: two roundings to bf16 apart.
+    let greatest = whole.iter().fold(0f32, |most, y| most.max(y.abs()));
+    for (y, expected) in later.iter().zip(&whole[layer.sizes().hidden as usize..]) {
+        assert!((y - expected).abs() <= greatest / 64.0, "{y} and {expected}");
+    }
+    // No tokens.
+    let none = |tensor: &Tensor| tensor.narrow(0, 0, 0);
+    let (no_ids, no_weights) = (none(&ids)?, none(&weights)?);
+    let routed = Routed::Chosen { ids: &no_ids, weights: &no_weights };
+    assert_eq!(ours.forward(&none(&x)?, routed, None)?.dims(), [0, 64]);
+    // Tensors on two devices.
+    let refused = ours.forward(&x, Routed::Chosen { ids: &inputs.ids()?, weights: &weights }, None);
+    let refused = refused.expect_err("it is refused").to_string();
+    let expected = "the ids of experts and x are on different devices";
+    assert_eq!(refused.lines().next(), Some(expected));
+    Ok(())
+}
+
+#[test]
+fn threads_and_streams_share_an_expert_layer() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let checkpoint = golden("moe_ct_w4a16.safetensors");
+    let layer = experts(&checkpoint).expect("a layer");
+    let ours = QuantExperts::from_layer(&layer, &gpu)?;
+    let inputs = Inputs::new(&*layer.prepare(&quantloom::Device::cpu()).expect("the CPU"), 20)?;
+    let call = |device: &Device| -> Result<Vec<f32>> {
+        let x = inputs.x.to_dtype(DType::BF16)?.to_device(device)?;
+        // Widened on the device: a tensor that is freed while the call that reads it is queued.
+        let logits = inputs.logits.to_dtype(DType::BF16)?.to_device(device)?;
+        let mut y = ours.forward(&x, Routed::Logits(&logits), None)?;
+        for _ in 0..100 {
+            y = ours.forward(&x, Routed::Logits(&logits), None)?;
+        }
+        values(&y.to_device(&Device::Cpu)?)
+    };
+    let expected = call(&gpu)?;
+    assert_eq!(call(&Device::new_cuda_with_stream(0)?)?, expected);
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| call(&gpu))).collect();
+        for call in calls {
+            assert_eq!(call.join().expect("no panic")?, expected);
+        }
+        Ok(())
+    })
 }

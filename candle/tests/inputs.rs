@@ -2,7 +2,7 @@
 
 use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use quantloom_candle::quantloom::prelude::{Checkpoint, Layer};
 
 /// A golden file of the main workspace.
@@ -18,14 +18,7 @@ pub(crate) fn first(checkpoint: &Checkpoint) -> &Layer {
 
 /// Numbers between -1 and 1, other ones for another seed.
 pub(crate) fn numbers(dims: &[usize], seed: u32, dtype: DType) -> Result<Tensor> {
-    let count: usize = dims.iter().product();
-    let number = |at: u32| {
-        let bits = (at ^ seed.rotate_left(16)).wrapping_mul(0x9E37_79B1);
-        // The low bits of a product know less of it than the high ones.
-        ((bits ^ bits >> 15).wrapping_mul(0x85EB_CA6B) >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    let values: Vec<f32> = (0..count as u32).map(number).collect();
-    Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)
+    crate::random::numbers(dims, seed)?.to_dtype(dtype)
 }
 
 /// A GGUF file of candle's writer, in memory.

@@ -18,7 +18,7 @@ use crate::float_mode::standard;
 mod expert;
 mod plain;
 
-pub(crate) use expert::{expert_bytes, straddling};
+pub(crate) use expert::{shard_of_stack, shards, straddling};
 
 /// Why stored bytes could not be unpacked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -65,7 +65,7 @@ const RUNTIME: Allowed<'_> = &[
     ),
     ("tensor", &["checkpoint"]),
     ("driver", &["gpu", "image_cache", "op", "source"]),
-    ("cuda", &["driver", "gpu", "image_cache", "prepared", "source"]),
+    ("cuda", &["driver", "experts", "gpu", "image_cache", "prepared", "source"]),
     ("hip", &["driver", "gpu", "prepared"]),
     ("atomic_folder", &["atomic_file"]),
     ("convert", &["atomic_file", "atomic_folder", "checkpoint", "pack", "tensor", "unpacked"]),

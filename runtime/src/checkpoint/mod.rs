@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 pub use config::{Config, ConfigProblem};
 pub use describe::{Description, Extras, describe};
+pub(crate) use experts::of_expert;
 pub use experts::{
     CheckpointExperts, CheckpointExpertsError, ExpertSizes, ExpertsProblem, FloatExperts,
     LAYER_TEXT_KEY, QuantisedExperts, Router, SharedExpert, StoredExperts,

@@ -17,6 +17,7 @@ mod inexact;
 mod output;
 mod proof;
 mod recode;
+mod stacks;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -38,6 +39,7 @@ pub use output::{ConvertError, Output};
 pub use proof::ProofError;
 
 use output::LayerTensors;
+use stacks::{Source, parts};
 
 /// What is converted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +73,13 @@ pub enum Unconvertible {
         /// What it stores.
         stores: &'static str,
     },
+    /// The format's layers are matrices, and the names of the stack's are not known.
+    #[error(
+        "it is a stack of experts, and layers are matrices there: no names of its matrices are known (of stacks \
+         `experts.gate_up_proj`, `experts.down_proj`, `experts.w13`, `experts.w2`, `ffn_gate_exps`, `ffn_up_exps`, \
+         `ffn_down_exps` they are)"
+    )]
+    Stack,
     /// The format's nearest scheme does not hold the values.
     #[error("{nearest}: {why}")]
     Inexact {
@@ -105,7 +114,8 @@ pub enum TensorLimit {
     Header(String),
 }
 
-/// A layer, and how the format stores it.
+/// A layer, and how the format stores it. Where the format has no stacks of experts, each matrix of a stack is a layer;
+/// where it has some, matrices of experts may be one.
 #[derive(Debug)]
 pub struct PlannedLayer {
     /// The name.
@@ -116,10 +126,31 @@ pub struct PlannedLayer {
     pub from: Option<Scheme>,
     /// Bytes of its tensors.
     pub bytes: u64,
+    source: Source,
     outcome: Result<Storage, Unconvertible>,
 }
 
 impl PlannedLayer {
+    /// One whose values are not read.
+    fn refused(name: &str, why: Unconvertible) -> Self {
+        let (name, source, outcome) = (name.to_owned(), Source::Layer, Err(why));
+        Self { name, shape: None, from: None, bytes: 0, source, outcome }
+    }
+
+    /// The values, which were read when the plan was made.
+    fn values(
+        &self,
+        checkpoint: &Checkpoint,
+        options: ConvertOptions,
+    ) -> Result<Unpacked, ConvertError> {
+        let names = self.source.layers(&self.name);
+        let layers =
+            names.iter().map(|name| checkpoint.layer(name)).collect::<Result<Vec<_>, _>>()?;
+        let fault =
+            |error| ConvertError::Unpack { layer: self.name.clone(), error: Box::new(error) };
+        self.source.unpack(&layers, options).map_err(fault)
+    }
+
     /// What the format calls the way in which it stores the layer.
     ///
     /// # Errors
@@ -165,32 +196,20 @@ impl<'c> ConversionPlan<'c> {
         // Of each variant: the layers.
         let mut found: Vec<Vec<PlannedLayer>> = variants.iter().map(|_| Vec::new()).collect();
         let mut unwritten = Vec::new();
-        for (name, layer) in checkpoint.layers() {
-            let layer = layer.map_err(Unconvertible::Layer);
-            let layer = layer.and_then(|layer| match layer.format() {
-                // Its state is in several tensors, of which the reader makes those of a scheme.
-                CheckpointFormat::BitsAndBytes => Err(Unconvertible::From(layer.format().name())),
-                _ => Ok(layer),
-            });
-            let unpacked = layer.and_then(|layer| {
-                let unpacked = unpack(layer, options);
-                Ok((layer, unpacked.map_err(|error| Unconvertible::Unpack(Box::new(error)))?))
+        for part in parts(checkpoint, format, options) {
+            let unpacked = part.layers.and_then(|(layers, source)| {
+                let fault = |error| Unconvertible::Unpack(Box::new(error));
+                let unpacked = source.unpack(&layers, options).map_err(fault)?;
+                Ok((source.bytes(&layers), source, unpacked))
             });
             for (variant, found) in variants.iter().zip(&mut found) {
-                found.push(planned(name, &unpacked, format, variant, &mut probed));
+                found.push(planned(&part.name, &unpacked, format, variant, &mut probed));
             }
             if variants.is_empty() {
-                let (from, shape) = (None, None);
-                let outcome = Err(Unconvertible::Format(format.name()));
-                unwritten.push(PlannedLayer {
-                    name: name.to_owned(),
-                    shape,
-                    from,
-                    bytes: 0,
-                    outcome,
-                });
+                let refusal = Unconvertible::Format(format.name());
+                unwritten.push(PlannedLayer::refused(&part.name, refusal));
             }
-            if let Ok((_, unpacked)) = &unpacked {
+            if let Ok((.., unpacked)) = &unpacked {
                 progress(unpacked.shape().elements().unwrap_or(0));
             }
         }
@@ -274,29 +293,22 @@ fn scheme_of(layer: &Layer, options: ConvertOptions) -> Scheme {
     scheme
 }
 
-fn unpack(layer: &Layer, options: ConvertOptions) -> Result<Unpacked, UnpackError> {
-    Unpacked::new(&scheme_of(layer, options), layer.shape(), &|store| layer.store(store))
-}
-
-/// How a variant of a format stores a layer.
+/// How a variant of a format stores a layer: its bytes, where they are, its values.
 fn planned(
     name: &str,
-    layer: &Result<(&Layer, Unpacked), Unconvertible>,
+    layer: &Result<(u64, Source, Unpacked), Unconvertible>,
     format: CheckpointFormat,
     variant: &Variant,
     probed: &mut HashSet<(String, Shape)>,
 ) -> PlannedLayer {
-    let name = name.to_owned();
-    let (layer, unpacked) = match layer {
+    let (bytes, source, unpacked) = match layer {
         Ok(layer) => layer,
-        Err(refusal) => {
-            let outcome = Err(refusal.clone());
-            return PlannedLayer { name, shape: None, from: None, bytes: 0, outcome };
-        }
+        Err(refusal) => return PlannedLayer::refused(name, refusal.clone()),
     };
-    let outcome = stored(&name, unpacked, format, variant, probed);
-    let (shape, bytes) = (Some(layer.shape()), layer.bytes());
-    PlannedLayer { name, shape, from: Some(unpacked.scheme().clone()), bytes, outcome }
+    let outcome = stored(name, unpacked, format, variant, probed);
+    let (shape, from) = (Some(unpacked.shape()), Some(unpacked.scheme().clone()));
+    let (name, source) = (name.to_owned(), source.clone());
+    PlannedLayer { name, shape, from, bytes: *bytes, source, outcome }
 }
 
 /// The first way to store a layer that holds its values.
@@ -493,16 +505,4 @@ fn float_matrices(checkpoint: &Checkpoint, copied: &[String]) -> BTreeSet<String
         Some(module.to_owned())
     };
     copied.iter().filter_map(matrix).collect()
-}
-
-/// A layer that was read when the plan was made.
-fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<&'c Layer, ConvertError> {
-    Ok(checkpoint.layer(name)?)
-}
-
-/// The values of a layer.
-fn values(layer: &Layer, options: ConvertOptions) -> Result<Unpacked, ConvertError> {
-    let fault =
-        |error| ConvertError::Unpack { layer: layer.name().to_owned(), error: Box::new(error) };
-    unpack(layer, options).map_err(fault)
 }

@@ -9,8 +9,7 @@ use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ConversionPlan, Inexact, Misread, ProofError, TensorLimit, Unconvertible, proof, read, recode,
-    values,
+    ConversionPlan, Inexact, Misread, ProofError, TensorLimit, Unconvertible, proof, recode,
 };
 use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
@@ -484,7 +483,7 @@ impl ConversionPlan<'_> {
     fn packed(&self, at: usize) -> Result<HashMap<String, Vec<u8>>, ConvertError> {
         let planned = &self.layers[at];
         let storage = planned.outcome.as_ref().map_err(Clone::clone)?;
-        let unpacked = values(read(self.checkpoint, &planned.name)?, self.options)?;
+        let unpacked = planned.values(self.checkpoint, self.options)?;
         let slots = recode::recode(&unpacked, &storage.scheme, storage.whole)?;
         let tensors = LayerTensors::new(&planned.name, unpacked.shape(), storage, &slots);
         let pack =

@@ -8,7 +8,7 @@ use quantloom_dsl::layout::{Component, Shape};
 use serde_json::{Map, Value};
 
 use super::output::{LayerTensors, file_in_memory};
-use super::{ConversionPlan, ConvertError, Misread, read, values};
+use super::{ConversionPlan, ConvertError, Misread};
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{Checkpoint, CheckpointFormat, LayerError, LayerFault, Options};
 use crate::unpacked::Unpacked;
@@ -117,7 +117,7 @@ pub(super) fn compare(
         if Some(layer.shape()) != planned.shape {
             return Err(differs("shape").into());
         }
-        let source = values(read(plan.checkpoint, &planned.name)?, plan.options)?;
+        let source = planned.values(plan.checkpoint, plan.options)?;
         let unreadable = |error: LayerError| LayerFault::Broken(Arc::new(error.into()));
         let ours = layer.unpack().map_err(unreadable).map_err(ProofError::Unreadable)?;
         if let Some(what) = difference(&source, &ours) {

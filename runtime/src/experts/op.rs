@@ -113,6 +113,12 @@ pub trait ExpertOp: Any + Send + Sync {
 }
 
 impl dyn ExpertOp {
+    /// The layer as what a device made it: `gpu::GpuExpertLayer` of an executor. `None` if another device did.
+    pub fn downcast_ref<T: ExpertOp>(&self) -> Option<&T> {
+        let op: &dyn Any = self;
+        op.downcast_ref()
+    }
+
     /// y [M, H] of a call, in a vector of `f32`.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use quantloom_dsl::layout::{
     Axis, Component, Digit, DigitRange, GroupSize, Layout, OrderDigit, Shape,
 };
+use quantloom_dsl::reference::StaticInput;
 use quantloom_dsl::{Experts, Scheme};
 
 use super::{GroupValues, UnpackError, Unpacked, store_name};
@@ -35,6 +36,40 @@ impl Unpacked {
             input: self.input.of_expert(expert, experts),
             stride: self.stride,
         })
+    }
+
+    /// Experts' weights as one of all, expert after expert. `None` if there is none, or if they are of different
+    /// schemes or shapes, are stacks themselves, or have static parameters of x.
+    pub(crate) fn stacked(experts: Vec<Self>) -> Option<Self> {
+        let count = experts.len() as u64;
+        let mut experts = experts.into_iter();
+        let mut all = experts.next()?;
+        let alone = |one: &Self| {
+            one.scheme.experts.is_none()
+                && one.shape.experts == 1
+                && one.input == StaticInput::default()
+        };
+        if !alone(&all) {
+            return None;
+        }
+        for one in experts {
+            if !alone(&one) || !one.scheme.same_meaning(&all.scheme) || one.shape != all.shape {
+                return None;
+            }
+            all.codes.extend(one.codes);
+            for ((all, _), (one, _)) in all.scales.iter_mut().zip(one.scales) {
+                all.values.extend(one.values);
+            }
+            let parts = all.zero.iter_mut().chain(&mut all.shifts);
+            for (all, one) in parts.zip(one.zero.into_iter().chain(one.shifts)) {
+                all.values.extend(one.values);
+            }
+            all.index.iter_mut().zip(one.index).for_each(|(all, one)| all.extend(one));
+            all.bias.iter_mut().zip(one.bias).for_each(|(all, one)| all.extend(one));
+        }
+        all.scheme.experts = Some(Experts::Single);
+        all.shape.experts = count;
+        Some(all)
     }
 
     /// Shard 0 (gate) or 1 (up) of an expert's first matrix, as a weight of a scheme without experts:
@@ -74,6 +109,41 @@ impl Unpacked {
             ..whole
         })
     }
+}
+
+/// How many shards the first product of a stack's experts has, by its scheme.
+pub(crate) fn shards(scheme: &Scheme) -> u64 {
+    ShardRows { stored: scheme.experts, n: 0, shard: 0 }.shards()
+}
+
+/// A shard of an expert of a stack of stored tensors: the expert's own bytes are unpacked, unless they are not
+/// contiguous.
+pub(crate) fn shard_of_stack<'t>(
+    scheme: &Scheme,
+    shape: Shape,
+    stored: &dyn Fn(&str) -> Option<&'t [u8]>,
+    (expert, shard): (u64, u64),
+) -> Result<Unpacked, UnpackError> {
+    if expert >= shape.experts {
+        return Err(UnpackError::NoShard { expert, shard });
+    }
+    let one = Shape { experts: 1, ..shape };
+    let mut own = Vec::new();
+    for store in &scheme.stores {
+        let bytes = stored(&store.name).unwrap_or_default();
+        let whole = |bits: &u64| bits.is_multiple_of(8);
+        let bits = scheme.bind(store, one).ok().map(|bound| bound.bits()).filter(whole);
+        let of_one = |part: &&[u8]| bits == Some(part.len() as u64 * 8);
+        // What all experts share has the size of one.
+        let part = Some(bytes).filter(of_one);
+        let part = part.or_else(|| expert_bytes(&store.layout, bytes, expert, shape.experts));
+        own.extend(part.filter(of_one).map(|part| (&store.name, part)));
+    }
+    if own.len() < scheme.stores.len() {
+        return Unpacked::new(scheme, shape, stored)?.shard(expert, shard);
+    }
+    let stored = |name: &str| own.iter().find(|(own, _)| *own == name).map(|(_, bytes)| *bytes);
+    Unpacked::new(scheme, one, &stored)?.shard(0, shard)
 }
 
 /// Which rows of an expert's stored matrix are those of a shard.

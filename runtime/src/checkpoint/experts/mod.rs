@@ -22,6 +22,7 @@ use quantloom_dsl::{Accuracy, Scheme};
 
 pub use error::{CheckpointExpertsError, ExpertsProblem};
 pub use float::FloatExperts;
+pub(crate) use names::of_expert;
 pub use quantised::QuantisedExperts;
 pub use router::{Router, SharedExpert};
 

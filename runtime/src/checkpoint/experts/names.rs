@@ -12,7 +12,7 @@ pub(super) const STACKS: [(&str, &str); 3] =
 
 /// The prefix, expert and matrix of a name `PREFIX.EXPERT.MATRIX`, with `experts` as the last part of the
 /// prefix.
-pub(super) fn of_expert(name: &str) -> Option<(&str, u32, &str)> {
+pub(crate) fn of_expert(name: &str) -> Option<(&str, u32, &str)> {
     let (rest, matrix) = name.rsplit_once('.')?;
     let (prefix, number) = rest.rsplit_once('.')?;
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());

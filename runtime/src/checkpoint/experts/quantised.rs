@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::experts::{ExpertWeights, Matrix};
 use quantloom_dsl::{Experts, Scheme};
 
 use super::super::Layer;
 use super::ExpertSizes;
 use crate::experts::{ExpertError, ExpertProduct, ExpertSource};
-use crate::unpacked::{UnpackError, Unpacked, expert_bytes, straddling};
+use crate::unpacked::{UnpackError, Unpacked, shard_of_stack, straddling};
 
 /// The quantised matrices of all experts.
 #[derive(Clone, Debug)]
@@ -123,33 +122,10 @@ impl ExpertSource for QuantisedExperts<'_> {
                     ExpertProduct::GateUp => gate_up,
                     ExpertProduct::Down => down,
                 };
-                Ok(of_stack(layer, expert.into(), shard.into())?)
+                let stored = |name: &str| layer.store(name);
+                let at = (expert.into(), shard.into());
+                Ok(shard_of_stack(layer.scheme(), layer.shape(), &stored, at)?)
             }
         }
     }
-}
-
-/// A matrix of a stack: the expert's own bytes are unpacked, unless they are not contiguous.
-fn of_stack(layer: &Layer, expert: u64, shard: u64) -> Result<Unpacked, UnpackError> {
-    let (scheme, shape) = (layer.scheme(), layer.shape());
-    if expert >= shape.experts {
-        return Err(UnpackError::NoShard { expert, shard });
-    }
-    let one = Shape { experts: 1, ..shape };
-    let mut own = Vec::new();
-    for store in &scheme.stores {
-        let bytes = layer.store(&store.name).unwrap_or_default();
-        let whole = |bits: &u64| bits.is_multiple_of(8);
-        let bits = scheme.bind(store, one).ok().map(|bound| bound.bits()).filter(whole);
-        let of_one = |part: &&[u8]| bits == Some(part.len() as u64 * 8);
-        // What all experts share has the size of one.
-        let part = Some(bytes).filter(of_one);
-        let part = part.or_else(|| expert_bytes(&store.layout, bytes, expert, shape.experts));
-        own.extend(part.filter(of_one).map(|part| (&store.name, part)));
-    }
-    if own.len() < scheme.stores.len() {
-        return Unpacked::new(scheme, shape, &|name| layer.store(name))?.shard(expert, shard);
-    }
-    let stored = |name: &str| own.iter().find(|(own, _)| *own == name).map(|(_, bytes)| *bytes);
-    Unpacked::new(scheme, one, &stored)?.shard(0, shard)
 }

@@ -1,63 +1,36 @@
 //! The example's model, on a small file of random weights, beside candle's.
 
 use candle_core::quantized::GgmlDType;
-use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device, IndexOp as _, Result, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use quantloom_candle::QuantLinear;
 use quantloom_candle::quantloom::prelude::{Checkpoint, Layer};
 
-use crate::inputs::{gguf, numbers, values};
-use crate::llama_model::{Linear, Llama};
+use crate::inputs::{gguf, values};
+use crate::llama::{Linear, Llama, Sizes};
+use crate::random::{Shape, write};
 
-const WIDTH: usize = 64;
-const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
-const FEED_FORWARD: usize = 96;
-const VOCABULARY: usize = 96;
-const BLOCKS: usize = 2;
+/// Two blocks.
+const SMALL: Shape = Shape {
+    sizes: Sizes {
+        blocks: 2,
+        heads: 4,
+        kv_heads: 2,
+        width: 64,
+        context: 64,
+        rope_base: 10_000.0,
+        epsilon: 1e-5,
+    },
+    feed_forward: 96,
+    vocabulary: 96,
+};
 
 /// A file of two blocks; matrices are of `matrices`, and the embedding of `embedding`.
 fn file(matrices: GgmlDType, embedding: GgmlDType) -> Result<Vec<u8>> {
-    let head = WIDTH / HEADS;
-    let sizes = [
-        ("llama.block_count", BLOCKS),
-        ("llama.context_length", 64),
-        ("llama.embedding_length", WIDTH),
-        ("llama.attention.head_count", HEADS),
-        ("llama.attention.head_count_kv", KV_HEADS),
-        ("llama.rope.dimension_count", head),
-    ];
-    let mut keys = vec![("general.architecture", Value::String("llama".to_owned()))];
-    keys.extend(sizes.map(|(key, size)| (key, Value::U32(size as u32))));
-    keys.push(("llama.rope.freq_base", Value::F32(10_000.0)));
-    keys.push(("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)));
-    let mut tensors = Vec::new();
-    let mut add = |name: String, dims: &[usize], dtype| -> Result<()> {
-        let tensor = numbers(dims, tensors.len() as u32, DType::F32)?;
-        // Products that keep the size of what they multiply; factors of norms near 1.
-        let tensor = match dims {
-            [_] => ((tensor * 0.1)? + 1.0)?,
-            _ => (tensor * (3.0 / dims[1] as f64).sqrt())?,
-        };
-        tensors.push((format!("{name}.weight"), tensor, dtype));
-        Ok(())
-    };
-    add("token_embd".to_owned(), &[VOCABULARY, WIDTH], embedding)?;
-    add("output_norm".to_owned(), &[WIDTH], GgmlDType::F32)?;
-    for block in 0..BLOCKS {
-        let name = |part: &str| format!("blk.{block}.{part}");
-        add(name("attn_norm"), &[WIDTH], GgmlDType::F32)?;
-        add(name("ffn_norm"), &[WIDTH], GgmlDType::F32)?;
-        add(name("attn_q"), &[WIDTH, WIDTH], matrices)?;
-        add(name("attn_k"), &[KV_HEADS * head, WIDTH], matrices)?;
-        add(name("attn_v"), &[KV_HEADS * head, WIDTH], matrices)?;
-        add(name("attn_output"), &[WIDTH, WIDTH], matrices)?;
-        add(name("ffn_gate"), &[FEED_FORWARD, WIDTH], matrices)?;
-        add(name("ffn_up"), &[FEED_FORWARD, WIDTH], matrices)?;
-        add(name("ffn_down"), &[WIDTH, FEED_FORWARD], matrices)?;
-    }
-    gguf(&keys, &tensors)
+    let mut file = std::io::Cursor::new(Vec::new());
+    write(&mut file, &SMALL, [matrices, embedding])?;
+    Ok(file.into_inner())
 }
 
 fn ours(file: &[u8], dtype: DType) -> Result<Llama> {
@@ -133,7 +106,7 @@ fn logits_of_all_tokens_are_those_of_each() -> Result<()> {
     let file = file(GgmlDType::Q4_1, GgmlDType::Q8_0)?;
     let (mut all, mut each) = (ours(&file, DType::F32)?, ours(&file, DType::F32)?);
     let logits = all.all(&PROMPT)?;
-    assert_eq!(logits.dims(), [PROMPT.len(), VOCABULARY]);
+    assert_eq!(logits.dims(), [PROMPT.len(), SMALL.vocabulary]);
     for (at, token) in PROMPT.iter().enumerate() {
         let one = values(&each.next(&[*token])?)?;
         let off = difference(&values(&logits.i(at)?)?, &one);
