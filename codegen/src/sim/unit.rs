@@ -80,11 +80,8 @@ pub(super) fn run<const L: usize>(
         if warps.iter().all(|warp| warp.state == WarpState::Done) {
             break;
         }
-        if !moved {
-            let landed = land_one(&mut state, &mut random);
-            if !landed.map_err(|(block, failed)| unit_fault(&state, block, failed))? {
-                return Err(deadlock(&state, &warps));
-            }
+        if !moved && !land_one(&mut state, &mut random)? {
+            return Err(deadlock(&state, &warps));
         }
     }
     check_end(&state, &warps)?;
@@ -113,10 +110,7 @@ fn block(context: &LaunchContext<'_>) -> Block {
 
 /// Completes one copy in flight or one commit of operations on tensor memory, chosen at random. Called when no warp can run:
 /// this is the last moment at which it may complete. Returns whether there was one.
-fn land_one(
-    state: &mut UnitState<'_, '_>,
-    random: &mut Random,
-) -> Result<bool, (usize, tmem::Failed)> {
+fn land_one(state: &mut UnitState<'_, '_>, random: &mut Random) -> Result<bool, Box<Fault>> {
     let commits =
         |block: &Block| usize::from(block.tmem.as_ref().is_some_and(|of| of.has_commits()));
     let in_flight = |block: &Block| block.copies_in_flight.len() + commits(block);
@@ -134,7 +128,7 @@ fn land_one(
         at -= copies;
         let commits = commits(&state.blocks[block]);
         if at < commits {
-            tmem::land(state, block).map_err(|failed| (block, failed))?;
+            tmem::land(state, block).map_err(|failed| unit_fault(state, block, *failed))?;
             return Ok(true);
         }
         at -= commits;

@@ -19,7 +19,7 @@ pub(in crate::sim) struct Failed {
 }
 
 /// Completes the oldest commit of a block: its work, in order, and its arrival.
-pub(in crate::sim) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Result<(), Failed> {
+pub(in crate::sim) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Result<(), Box<Failed>> {
     let Some(tmem) = &mut state.blocks[block].tmem else { return Ok(()) };
     let Some(mut commit) = tmem.commits.pop_front() else { return Ok(()) };
     let landed = &mut tmem.landed[usize::from(commit.by.0)];
@@ -35,7 +35,7 @@ pub(in crate::sim) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Resul
             partial: None,
         };
         let finished = finish(state, block, (work, &commit), &engine);
-        finished.map_err(|kind| Failed { point: work.point, kind })?;
+        finished.map_err(|kind| Box::new(Failed { point: work.point, kind }))?;
     }
     // What the thread committed before has landed too.
     commit.clock.own[usize::from(entity)].full = epoch;
@@ -45,7 +45,7 @@ pub(in crate::sim) fn land(state: &mut UnitState<'_, '_>, block: usize) -> Resul
     arrived.map_err(|misuse| {
         let barrier = state.mbarrier_name(number);
         let kind = FaultKind::Barrier { barrier, misuse };
-        Failed { point: commit.point, kind }
+        Box::new(Failed { point: commit.point, kind })
     })
 }
 
