@@ -13,8 +13,11 @@ use crate::ir::{
 use crate::sim::{Arguments, Contents};
 use quantloom_dsl::format::{E2M1, E4M3};
 
+/// Builds a kernel and its buffers.
+type Make = fn() -> Case;
+
 /// Every kernel, with a name.
-const ALL: &[(&str, fn() -> Case)] = &[("shared", shared), ("stored", stored), ("scaled", scaled)];
+const ALL: &[(&str, Make)] = &[("shared", shared), ("stored", stored), ("scaled", scaled)];
 
 /// What the three kernels have in common: their blocks of shared memory and mbarriers, and what their threads know.
 struct Parts {
