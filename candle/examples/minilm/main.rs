@@ -5,7 +5,7 @@
 
 mod bert;
 mod cosine;
-#[path = "../common/schemes.rs"]
+#[path = "../tables/schemes.rs"]
 mod schemes;
 
 use std::collections::HashMap;

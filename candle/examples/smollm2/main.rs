@@ -5,7 +5,7 @@
 mod compare;
 mod llama;
 mod random;
-#[path = "../common/schemes.rs"]
+#[path = "../tables/schemes.rs"]
 mod schemes;
 mod table;
 mod text;

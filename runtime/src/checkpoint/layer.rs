@@ -80,7 +80,7 @@ pub enum LayerProblem {
         /// The types that the format has.
         expected: &'static str,
     },
-    /// A tensor has not the dimensions by which the format is read.
+    /// A tensor has other dimensions than the format.
     #[error("`{tensor}` is {found:?}, expected {expected}")]
     TensorShape {
         /// The tensor, without the layer's name.

@@ -117,6 +117,23 @@ fn step_of(block: SharedId, step: u32) -> SharedTile {
 
 const K: u32 = 64;
 
+/// A kernel that multiplies A, [128, K], with x, [N, K], both in bf16, random numbers of a seed; y is its third buffer.
+fn case_in_bf16(kernel: Kernel, seed: u64) -> Case {
+    let (a, x) = (small(seed, 128 * K as usize), small(seed + 1, (N * K) as usize));
+    Case {
+        kernel,
+        expected: vec![(2, product_of(&a, &x, [128, N as usize, K as usize]))],
+        arguments: Arguments {
+            parameters: Vec::new(),
+            buffers: vec![
+                Contents::from_words(&bf16_words(&a)),
+                Contents::from_words(&bf16_words(&x)),
+                Contents::poison((128 * N * 4) as usize),
+            ],
+        },
+    }
+}
+
 /// y = a x^T in bf16 by products of shared memory.
 fn shared() -> Case {
     let (mut a, mut x, mut y) = (None, None, None);
@@ -145,19 +162,7 @@ fn shared() -> Case {
         }
         b.tmem_commit(done);
     });
-    let (a, x) = (small(21, 128 * K as usize), small(22, (N * K) as usize));
-    Case {
-        kernel: parts.end(8, y),
-        expected: vec![(2, product_of(&a, &x, [128, N as usize, K as usize]))],
-        arguments: Arguments {
-            parameters: Vec::new(),
-            buffers: vec![
-                Contents::from_words(&bf16_words(&a)),
-                Contents::from_words(&bf16_words(&x)),
-                Contents::poison((128 * N * 4) as usize),
-            ],
-        },
-    }
+    case_in_bf16(parts.end(8, y), 21)
 }
 
 /// y = a x^T, where the warps write A to tensor memory: as weights that they have decoded. A has columns for one step of
@@ -211,19 +216,7 @@ fn stored() -> Case {
             b.tmem(TmemOp::FenceAfter);
         }
     }
-    let (a, x) = (small(23, 128 * K as usize), small(24, (N * K) as usize));
-    Case {
-        kernel: parts.end(8, y),
-        expected: vec![(2, product_of(&a, &x, [128, N as usize, K as usize]))],
-        arguments: Arguments {
-            parameters: Vec::new(),
-            buffers: vec![
-                Contents::from_words(&bf16_words(&a)),
-                Contents::from_words(&bf16_words(&x)),
-                Contents::poison((128 * N * 4) as usize),
-            ],
-        },
-    }
+    case_in_bf16(parts.end(8, y), 23)
 }
 
 /// Words of codes of 4 bits of rows of 64, and of scales of e4m3 for 16 of them, with what they are.

@@ -149,13 +149,14 @@ impl<const L: usize> Warp<L> {
         self.tmem_start_write(state, point, &all, usize::from(ALL_LANES))
     }
 
-    /// The columns at an address, and the lane that it names.
+    /// The columns at an address, in lanes of which it has to name the first.
     fn tmem_place(
         &mut self,
         state: &mut UnitState<'_, '_>,
         address: &TmemAddress,
         columns: u32,
-    ) -> StepResult<(u32, Range<u32>)> {
+        lanes: Range<u32>,
+    ) -> StepResult<Place> {
         let live = self.active;
         let row = self.read(state, address.base, live)?;
         let first = lanes_of(live).next().unwrap_or(0);
@@ -173,7 +174,10 @@ impl<const L: usize> Warp<L> {
             let (first, end) = (columns.start, columns.end);
             return fail(FaultKind::Tmem(TmemMisuse::Columns { first, end, begin, all }));
         }
-        Ok((lane, columns))
+        if lane != lanes.start {
+            return fail(FaultKind::Tmem(TmemMisuse::Lanes { lane, own: lanes.start }));
+        }
+        Ok(Place { lanes, columns })
     }
 
     /// The place of a warp's load or store: the lanes that it has.
@@ -184,12 +188,8 @@ impl<const L: usize> Warp<L> {
         columns: usize,
     ) -> StepResult<Place> {
         self.converged()?;
-        let (lane, columns) = self.tmem_place(state, address, columns as u32)?;
         let own = TMEM_WARP_LANES * (self.number % 4);
-        if lane != own {
-            return fail(FaultKind::Tmem(TmemMisuse::Lanes { lane, own }));
-        }
-        Ok(Place { lanes: own..own + TMEM_WARP_LANES, columns })
+        self.tmem_place(state, address, columns as u32, own..own + TMEM_WARP_LANES)
     }
 
     /// The place of all lanes at an address.
@@ -199,11 +199,7 @@ impl<const L: usize> Warp<L> {
         address: &TmemAddress,
         columns: u32,
     ) -> StepResult<Place> {
-        let (lane, columns) = self.tmem_place(state, address, columns)?;
-        if lane != 0 {
-            return fail(FaultKind::Tmem(TmemMisuse::Lanes { lane, own: 0 }));
-        }
-        Ok(Place { lanes: 0..TMEM_LANES, columns })
+        self.tmem_place(state, address, columns, 0..TMEM_LANES)
     }
 
     fn tmem_load(

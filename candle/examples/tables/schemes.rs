@@ -1,4 +1,4 @@
-//! What the tables of the examples share: the schemes, and how much a scheme stores.
+//! The schemes that the tables of the examples compare, and how many bits a weight each stores.
 
 use std::error::Error;
 
