@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Runs a program of Quantloom on an AMD GPU that is not there: tinygrad's emulator of the instruction sets.
+
+    python3 benches/emulator/emulate.py TINYGRAD gfx1201 -- quantloom verify ct_w4a16 --backend hip --shape 64x256 --m 1,4
+
+TINYGRAD is a checkout of https://github.com/tinygrad/tinygrad at the commit in COMMIT; its emulator is in test/mockgpu/amd,
+and in no package. It needs Linux on x86-64, Python 3.11 and clang 22 with lld (`.ci/clang` installs it); $CLANG names another.
+
+The program finds hip.c's library in place of AMD's HIP runtime and does all that it does on a GPU. This process shares
+its memory, compiles its kernels with clang and runs each launch on the emulator. What the emulator has wrong or has not is
+in helps.py, and is put right first; --without NAME leaves a help out, faults.py shows each on its own.
+"""
+import argparse, hashlib, mmap, os, socket, struct, subprocess, sys, tempfile, time, traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
+CLANG = os.environ.get("CLANG", "clang-22")
+AT, SIZE = 0x100000000000, 8 << 30
+
+
+def compile_text(text, target, out):
+    """HIP C++ (bytes) to a code object; raises CalledProcessError with what clang printed."""
+    command = [CLANG, "-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={target}", "-nogpulib",
+               "-nogpuinc", "-O3", "-", "-o", out]
+    subprocess.run(command, input=text, check=True, capture_output=True)
+    with open(out, "rb") as file:
+        return file.read()
+
+
+def load_emulator(tinygrad, without=()):
+    """tinygrad's module, with the helps but those named; `None` leaves all out."""
+    folder = tempfile.mkdtemp()
+    os.symlink(subprocess.run(["which", CLANG], check=True, capture_output=True, text=True).stdout.strip(), folder + "/clang")
+    os.environ["PATH"] = folder + os.pathsep + os.environ["PATH"]      # tinygrad runs `clang`
+    os.environ.setdefault("CACHEDB", os.path.join(tempfile.gettempdir(), "quantloom-emulator.db"))
+    sys.path[:0] = [tinygrad, HERE]
+    import test.mockgpu.amd.emu as emulator
+    emulator.denormals = 0
+    if without is not None:
+        import helps
+        helps.apply(emulator, without)
+    return emulator
+
+
+class Device:
+    """What hip.c asks for."""
+    def __init__(self, emulator, target, log):
+        self.emulator, self.target, self.log = emulator, target, log
+        self.objects, self.functions, self.folder = [], [], tempfile.mkdtemp()
+
+    def answer(self, kind, data):
+        from code_object import CodeObject
+        if kind == "C":
+            try:
+                return 0, compile_text(data, self.target, self.folder + "/kernel")
+            except subprocess.CalledProcessError as error:
+                return 6, error.stderr
+        if kind == "L":
+            self.objects.append(CodeObject(data))
+            return 0, struct.pack("<I", len(self.objects) - 1)
+        if kind == "F":
+            code, name = self.objects[struct.unpack_from("<I", data)[0]], data[4:].decode()
+            if name not in code.kernels:
+                return 500, b""
+            self.functions.append((code, name))
+            places = code.places(name)
+            flat = [number for place in places for number in place]
+            return 0, struct.pack(f"<{6 + len(flat)}I", len(self.functions) - 1, *code.facts(name), len(places), *flat)
+        if kind == "X":
+            function, gx, gy, gz, bx, by, bz, shared = struct.unpack_from("<8I", data)
+            code, name = self.functions[function]
+            start = time.monotonic()
+            try:
+                code.launch(self.emulator, self.target, name, (gx, gy, gz), (bx, by, bz), shared, data[32:])
+            except Exception as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                if os.environ.get("TRACE"):
+                    traceback.print_exc()
+                return 719, b""
+            self.log(f"  {name}: {gx} x {gy} x {gz} blocks of {bx} threads, {time.monotonic() - start:.1f} s")
+            return 0, b""
+        raise ValueError(kind)
+
+
+def run(device, memory, command, environment=None, seconds=None):
+    """Runs a program with the device until it ends; its exit code."""
+    ours, theirs = socket.socketpair()
+    where = f"{theirs.fileno()} {memory} {AT:x} {SIZE:x} {device.target}"
+    os.truncate(memory, 0), os.truncate(memory, SIZE)
+    path = os.pathsep.join(filter(None, [device.library, os.environ.get("LD_LIBRARY_PATH")]))
+    child = subprocess.Popen(command, pass_fds=(theirs.fileno(), memory), env={
+        **os.environ, "QUANTLOOM_EMULATOR": where, "LD_LIBRARY_PATH": path, **(environment or {})})
+    theirs.close()
+    stream, end = ours.makefile("rwb"), seconds and time.monotonic() + seconds
+    while len(head := stream.read(16)) == 16:
+        kind, length = struct.unpack("<QQ", head)
+        status, data = device.answer(chr(kind), stream.read(length))
+        if end and time.monotonic() > end:
+            child.kill()
+            break
+        stream.write(struct.pack("<QQ", status, len(data)) + data)
+        stream.flush()
+    return child.wait()
+
+
+def device(tinygrad, target, without=(), log=lambda line: None):
+    """The device, and the memory that it shares with programs."""
+    made = Device(load_emulator(tinygrad, without), target, log)
+    made.library = made.folder
+    subprocess.run([CLANG, "-shared", "-fPIC", "-O2", HERE + "/hip.c", "-o", made.folder + "/libamdhip64.so"], check=True)
+    memory = os.memfd_create("device")
+    os.truncate(memory, SIZE)
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    fixed = 0x100000        # MAP_FIXED_NOREPLACE
+    at = libc.mmap(AT, SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | fixed, memory, 0)
+    if at != AT:
+        sys.exit(f"no memory at {AT:#x}: {os.strerror(ctypes.get_errno())}")
+    return made, memory
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tinygrad")
+    parser.add_argument("target")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("command", nargs="+")
+    chosen = parser.parse_args()
+    log = (lambda line: None) if chosen.quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+    sys.exit(run(*device(chosen.tinygrad, chosen.target, chosen.without, log), chosen.command))

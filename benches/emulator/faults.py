@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Kernels of ten lines that tinygrad's emulator gets wrong, each with and without the help of its name.
+
+    python3 benches/emulator/faults.py TINYGRAD [NAME...]
+"""
+import os, subprocess, sys
+
+HEAD = """typedef unsigned u; typedef u u2 __attribute__((ext_vector_type(2))); typedef u u4 __attribute__((ext_vector_type(4)));
+typedef int i4 __attribute__((ext_vector_type(4))); typedef int i8 __attribute__((ext_vector_type(8)));
+typedef float f4 __attribute__((ext_vector_type(4))); typedef float f8 __attribute__((ext_vector_type(8)));
+typedef short s16 __attribute__((ext_vector_type(16))); typedef short s8 __attribute__((ext_vector_type(8)));
+"""
+KERNEL = "extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(1, 64))) void k(u *out) {\n    u lane = __builtin_amdgcn_workitem_id_x();\n%s\n}\n"
+# help, target, body, what every lane's word is to be. `out` holds 7, 8, 9 and so on.
+FAULTS = [
+    ("caches", "gfx1201", 'asm volatile("global_inv scope:SCOPE_DEV"); out[lane] = 3;', lambda lane: 3),
+    ("caches", "gfx1100", 'asm volatile("buffer_gl0_inv"); out[lane] = 3;', lambda lane: 3),
+    ("caches", "gfx942", 'asm volatile("buffer_inv sc1"); out[lane] = 3;', lambda lane: 3),
+    ("returned_atomics", "gfx1201", "u old = 7; if (lane == 0) old = __hip_atomic_fetch_add(out, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);\n    out[lane] = old;", lambda lane: 7),
+    ("returned_atomics", "gfx942", "u old = 7; if (lane == 0) old = __hip_atomic_fetch_add(out, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);\n    out[lane] = old;", lambda lane: 7),
+    ("inactive_lanes_of_lds", "gfx1100", '__attribute__((shared)) static u s[64]; s[lane] = lane; u r = lane ? 0x40000000 : 4;\n    if (lane == 0) asm volatile("ds_load_b32 %0, %0\\ns_waitcnt lgkmcnt(0)" : "+v"(r) : "s"(s) : "memory");\n    out[lane] = r;', lambda lane: 0x40000000 if lane else 1),
+    ("denormals", "gfx1100", "float x = __builtin_bit_cast(float, 64u + lane); asm volatile(\"v_mul_f32 %0, 2.0, %0\" : \"+v\"(x));\n    out[lane] = __builtin_bit_cast(u, x);", lambda lane: 128 + 2 * lane),
+    ("constant_sums_of_wmma", "gfx1100", 'f8 c = {}; s16 a = {};\n    asm volatile("v_wmma_f32_16x16x16_bf16 %0, %1, %1, 1.0" : "=&v"(c) : "v"(a));\n    out[lane] = (u)(c[0] * 5);', lambda lane: 5),
+    ("constant_sums_of_wmma", "gfx1201", 'f8 c = {}; s8 a = {};\n    asm volatile("v_wmma_f32_16x16x16_bf16 %0, %1, %1, 1.0" : "=&v"(c) : "v"(a));\n    out[lane] = (u)(c[0] * 5);', lambda lane: 5),
+]
+
+
+def one(tinygrad, number, helped):
+    import emulate, ctypes
+    name, target, body, expected = FAULTS[number]
+    emulator = emulate.load_emulator(tinygrad, () if helped else None)
+    from code_object import CodeObject
+    code = CodeObject(emulate.compile_text((HEAD + KERNEL % ("    " + body)).encode(), target, f"/tmp/fault{os.getpid()}"))
+    lanes = 64 if target.startswith("gfx9") else 32
+    out = (ctypes.c_uint32 * 1024)(*range(7, 1031))
+    code.launch(emulator, target, "k", (1, 1, 1), (lanes, 1, 1), 0, ctypes.addressof(out).to_bytes(8, "little"))
+    wrong = [lane for lane in range(lanes) if out[lane] != expected(lane) & 0xFFFFFFFF]
+    if wrong:
+        print(f"lane {wrong[0]}: {out[wrong[0]]:#x} instead of {expected(wrong[0]) & 0xFFFFFFFF:#x}, {len(wrong)} lanes")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    tinygrad, *names = sys.argv[1:]
+    if names[:1] == ["--one"]:
+        one(tinygrad, int(names[1]), names[2] == "helped")
+    failed = 0
+    for number, (name, target, *_) in enumerate(FAULTS):
+        if names and name not in names:
+            continue
+        said = []
+        for helped in ("alone", "helped"):
+            done = subprocess.run([sys.executable, __file__, tinygrad, "--one", str(number), helped], capture_output=True, text=True)
+            words = (done.stdout.strip() or done.stderr.strip() or "crash").splitlines()[-1] if done.returncode else "right"
+            said.append(words)
+        failed += said[1] != "right" or said[0] == "right"
+        print(f"{name:18} {target:8} alone: {said[0][:110]} | with help: {said[1][:110]}", flush=True)
+    sys.exit(failed != 0)
