@@ -27,7 +27,7 @@ def compile_text(text, target, out):
         return file.read()
 
 
-def load_emulator(tinygrad, without=()):
+def load_emulator(tinygrad, target, without=()):
     """tinygrad's module, with the helps but those named; `None` leaves all out."""
     folder = tempfile.mkdtemp()
     os.symlink(subprocess.run(["which", CLANG], check=True, capture_output=True, text=True).stdout.strip(), folder + "/clang")
@@ -35,7 +35,7 @@ def load_emulator(tinygrad, without=()):
     os.environ.setdefault("CACHEDB", os.path.join(tempfile.gettempdir(), "quantloom-emulator.db"))
     sys.path[:0] = [tinygrad, HERE]
     import test.mockgpu.amd.emu as emulator
-    emulator.denormals = 0
+    emulator.denormals, emulator.target = 0, target
     if without is not None:
         import helps
         helps.apply(emulator, without)
@@ -105,7 +105,7 @@ def run(device, memory, command, environment=None, seconds=None):
 
 def device(tinygrad, target, without=(), log=lambda line: None):
     """The device, and the memory that it shares with programs."""
-    made = Device(load_emulator(tinygrad, without), target, log)
+    made = Device(load_emulator(tinygrad, target, without), target, log)
     made.library = made.folder
     subprocess.run([CLANG, "-shared", "-fPIC", "-O2", HERE + "/hip.c", "-o", made.folder + "/libamdhip64.so"], check=True)
     memory = os.memfd_create("device")

@@ -22,13 +22,21 @@ FAULTS = [
     ("denormals", "gfx1100", "float x = __builtin_bit_cast(float, 64u + lane); asm volatile(\"v_mul_f32 %0, 2.0, %0\" : \"+v\"(x));\n    out[lane] = __builtin_bit_cast(u, x);", lambda lane: 128 + 2 * lane),
     ("constant_sums_of_wmma", "gfx1100", 'f8 c = {}; s16 a = {};\n    asm volatile("v_wmma_f32_16x16x16_bf16 %0, %1, %1, 1.0" : "=&v"(c) : "v"(a));\n    out[lane] = (u)(c[0] * 5);', lambda lane: 5),
     ("constant_sums_of_wmma", "gfx1201", 'f8 c = {}; s8 a = {};\n    asm volatile("v_wmma_f32_16x16x16_bf16 %0, %1, %1, 1.0" : "=&v"(c) : "v"(a));\n    out[lane] = (u)(c[0] * 5);', lambda lane: 5),
+    ("small_operands_of_wmma", "gfx1100", 'i8 c = {}, d; u2 a = {0x22222222 + lane % 16 % 5, 0x22222222}, b = {0xFFFFFFFF, 0xFFFFFFFF};\n    d = __builtin_amdgcn_wmma_i32_16x16x16_iu4_w32(true, a, true, b, c, false);\n    out[lane] = d[1];', lambda lane: -(32 + (2 + lane // 16) % 5)),
+    ("small_operands_of_wmma", "gfx1201", 'i8 c = {}, d; u2 a = {0x22222222, 0x22222222}, b = {0xFFFFFFFF, 0xFFFFFFFF};\n    d = __builtin_amdgcn_wmma_i32_16x16x32_iu4_w32_gfx12(true, a, true, b, c, false);\n    out[lane] = d[1];', lambda lane: -64),
+    ("small_operands_of_wmma", "gfx1201", 'f8 c = {}, d; u2 a = {0x38383838, 0x38383838}, b = {0x40404040, 0x40404040};  // 1 in e4m3, 2 in e5m2\n    d = __builtin_amdgcn_wmma_f32_16x16x16_fp8_bf8_w32_gfx12(a, b, c);\n    out[lane] = (u)d[0];', lambda lane: 32),
+    ("f16_operands_of_mfma", "gfx942", 'typedef _Float16 h4 __attribute__((ext_vector_type(4))); f4 c = {}; h4 a = {0x1p-24, 0, 0, 0}, b = {0x1p15, 0, 0, 0};\n    c = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);\n    out[lane] = (u)(c[0] * 128);', lambda lane: 1),
+    ("int8_operands_of_mfma", "gfx942", 'i4 c = {}; long a = 0x0101010101010101, b = -1;\n    c = __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0);\n    out[lane] = c[0];', lambda lane: -32),
+    ("fp8_of_gfx942", "gfx942", 'f4 c = {}; long a = 0x4040404040404040;  // 1 in e4m3fnuz, 2 in e4m3\n    c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, a, c, 0, 0, 0);\n    out[lane] = (u)c[0];', lambda lane: 32),
+    ("swizzles", "gfx1100", 'out[lane] = __builtin_amdgcn_ds_swizzle(lane, 0x1F | 5 << 10);', lambda lane: lane ^ 5),
+    ("swizzles", "gfx942", 'out[lane] = __builtin_amdgcn_ds_swizzle(lane, 0x1F | 5 << 10);', lambda lane: lane ^ 5),
 ]
 
 
 def one(tinygrad, number, helped):
     import emulate, ctypes
     name, target, body, expected = FAULTS[number]
-    emulator = emulate.load_emulator(tinygrad, () if helped else None)
+    emulator = emulate.load_emulator(tinygrad, target, () if helped else None)
     from code_object import CodeObject
     code = CodeObject(emulate.compile_text((HEAD + KERNEL % ("    " + body)).encode(), target, f"/tmp/fault{os.getpid()}"))
     lanes = 64 if target.startswith("gfx9") else 32

@@ -4,10 +4,10 @@ A help is a function of this file that `apply` calls with the emulator's module;
 ("RDNA3", "RDNA4" and "CDNA3 ISA": the instruction set architecture reference guides). faults.py has a kernel a help, which
 the emulator alone gets wrong.
 """
-import contextlib, ctypes
+import contextlib, ctypes, inspect, math, struct
 from types import SimpleNamespace
 
-HELPS = {}
+HELPS, EDITED = {}, {}
 
 
 def help(function):
@@ -21,11 +21,6 @@ def apply(emulator, without=()):
             function(emulator)
 
 
-def family(emulator, instruction):
-    """The emulator's tables of an instruction: ir3, ir4 or irc."""
-    return next(t for t in (emulator.ir3, emulator.ir4, emulator.irc) if type(instruction).__module__ == t.__name__)
-
-
 def decoder(function):
     """Makes `function(emulator, pc, arch, otherwise)` what decodes the instruction at an address."""
     def install(emulator):
@@ -35,25 +30,25 @@ def decoder(function):
     return help(install)
 
 
-def step(emulator, size, body, first=None):
-    """An instruction in Python: `body(sgpr, vgpr, accvgpr)`, arrays of words; a register of a wave has a word a lane.
-    With `first`, that instruction of the emulator runs between the two halves of `body`, a generator, and moves on."""
-    (program, runtime) = first or (SimpleNamespace(arg=SimpleNamespace(globals=[])), None)
-    def run(sgpr, vgpr, vmem, lds, scratch, accvgpr):
-        buffers = [sgpr, vgpr, vmem, lds, scratch, accvgpr]
-        word = ctypes.POINTER(ctypes.c_uint32)
-        arrays = [ctypes.cast(b.value, word) for b in (sgpr, vgpr, accvgpr)]
-        if first:
-            halves = body(*arrays)
-            next(halves)
-            runtime.fxn(*[buffers[g] for g in program.arg.globals])
-            next(halves, None)
-        else:
-            body(*arrays)
-            low = emulator.PC_LO_IDX
-            pc = (arrays[0][low] | arrays[0][low + 1] << 32) + size
-            arrays[0][low], arrays[0][low + 1] = pc & 0xFFFFFFFF, pc >> 32
-    return SimpleNamespace(arg=SimpleNamespace(globals=[0, 1, 2, 3, 4, 5])), SimpleNamespace(fxn=run)
+def step(emulator, size, body):
+    """An instruction in Python: `body(sgpr, vgpr, accvgpr)`, arrays of words; a vector register has a word a lane."""
+    def run(*buffers):
+        sgpr, vgpr, accvgpr = (ctypes.cast(b.value, ctypes.POINTER(ctypes.c_uint32)) for b in buffers)
+        body(sgpr, vgpr, accvgpr)
+        low = emulator.PC_LO_IDX
+        pc = (sgpr[low] | sgpr[low + 1] << 32) + size
+        sgpr[low], sgpr[low + 1] = pc & 0xFFFFFFFF, pc >> 32
+    return SimpleNamespace(arg=SimpleNamespace(globals=[0, 1, 5])), SimpleNamespace(fxn=run)
+
+
+def edit(emulator, name, *changes):
+    """Replaces parts of the text of one of the emulator's functions; each part is there once."""
+    text = EDITED.get(name) or inspect.getsource(getattr(emulator, name))
+    for old, new in changes:
+        assert text.count(old) == 1, f"{name} of this checkout has {text.count(old)} x {old!r}"
+        text = text.replace(old, new)
+    EDITED[name] = text
+    exec(compile(text, f"<{name} of the emulator, edited>", "exec"), emulator.__dict__)
 
 
 def instruction_at(emulator, pc, arch):
@@ -101,6 +96,124 @@ def denormals(emulator):
 
 
 @help
+def small_operands_of_wmma(emulator):
+    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): "Wave matrix multiply accumulate". The emulator takes
+    bytes of FP8 for halves of f16, and 4 bits for 16. How k is distributed over lanes is the same in A and B, and no sum shows it."""
+    edit(emulator, "_compile_wmma",
+         ("sz = 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16",
+          "sz = 4 if 'IU4' in op_name else 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16\n"
+          "  wide = '16X16X32' in op_name\n  depth = 32 if wide else 16\n"
+          "  small = [f'{t.lower()}_to_f32' for t in op_name.split('_')[-2:]] if 'FP8' in op_name or 'BF8' in op_name else None"),
+         ('if "F" in output_type: return cvt(pkd)',
+          'if "F" in output_type: return (_FUNCS[small[src is src1_r]] if small else cvt)(pkd)'),
+         ("return (pkd << _c(24, dtypes.uint)).bitcast(dtypes.int32) >> _c(24, dtypes.int32)",
+          "return (pkd << _c(32 - sz, dtypes.uint)).bitcast(dtypes.int32) >> _c(32 - sz, dtypes.int32)"),
+         ("elem, lane = ((k & 3) | ((k >> 1) & 4), i + ((k >> 2) & 1) * 16) if is_rdna4 else (k, i)",
+          "elem, lane = (k & 15, i + (k >> 4) * 16) if wide else ((k & 3) | ((k >> 1) & 4), i + ((k >> 2) & 1) * 16) if is_rdna4 else (k, i)"),
+         ("for row in range(16) for k in range(16)]", "for row in range(16) for k in range(depth)]"),
+         ("sum(mat_a[r*16+k] * mat_b[c*16+k] for k in range(16))", "sum(mat_a[r*depth+k] * mat_b[c*depth+k] for k in range(depth))"))
+
+
+@help
+def f16_operands_of_mfma(emulator):
+    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix arithmetic instructions", denormals).
+    The emulator takes denormals for 0 and infinities for 65536."""
+    edit(emulator, "_compile_mfma", (
+        "return exp.eq(_c(0)).where(_c(0), f32_bits)",
+        "small = (mant.cast(dtypes.float32) * UOp.const(2.0 ** -24, dtypes.float32)).bitcast(dtypes.uint32) | (sign << _c(31))\n"
+        "    large = (sign << _c(31)) | _c(0x7F800000) | (mant << _c(13))\n"
+        "    return exp.eq(_c(0)).where(small, exp.eq(_c(31)).where(large, f32_bits))"))
+
+
+@help
+def int8_operands_of_mfma(emulator):
+    """V_MFMA_I32_16X16X32_I8. What the emulator makes of it, its C compiler refuses: signed numbers, stored as unsigned ones."""
+    edit(emulator, "_compile_mfma", (
+        "return (byte.cast(dtypes.int32) ^ UOp.const(0x80, dtypes.int32)) - UOp.const(0x80, dtypes.int32)",
+        "return (byte ^ UOp.const(0x80, dtypes.uint32)) - UOp.const(0x80, dtypes.uint32)"))
+
+
+@help
+def fp8_of_gfx942(emulator):
+    """CDNA3 has FP8 and BF8 of the kind `fnuz`: exponents have a larger bias by 1, the code of -0 is NaN and there is no
+    infinity (CDNA3 ISA, "FP8 and BF8 data formats"). The emulator has one CDNA, with the OCP kinds of CDNA4."""
+    if emulator.target != "gfx942":
+        return
+    def decode(mantissa):
+        def value(code):
+            code = code.cast(emulator.dtypes.uint32) & emulator._c(0xFF)
+            shift = emulator._c(mantissa)
+            exponent, part = (code >> shift) & emulator._c((1 << 7 - mantissa) - 1), code & emulator._c((1 << mantissa) - 1)
+            bias = 1 << 6 - mantissa
+            float32 = emulator.dtypes.float32
+            small = (part.cast(float32) * emulator.UOp.const(2.0 ** (1 - bias - mantissa), float32)).bitcast(emulator.dtypes.uint32)
+            bits = exponent.eq(emulator._c(0)).where(small, ((exponent + emulator._c(127 - bias)) << emulator._c(23)) | (part << emulator._c(23 - mantissa)))
+            bits = bits | ((code >> emulator._c(7)) << emulator._c(31))
+            return code.eq(emulator._c(0x80)).where(emulator._c(0x7FC00000), bits).bitcast(float32)
+        return value
+    emulator._FUNCS.update(fp8_to_f32=decode(3), bf8_to_f32=decode(2))
+
+
+@help
+def small_operands_of_wmma(emulator):
+    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): "Wave matrix multiply accumulate". The emulator takes
+    bytes of FP8 for halves of f16, and 4 bits for 16. How k is distributed over lanes is the same in A and B, and no sum shows it."""
+    edit(emulator, "_compile_wmma",
+         ("sz = 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16",
+          "sz = 4 if 'IU4' in op_name else 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16\n"
+          "  wide = '16X16X32' in op_name\n  depth = 32 if wide else 16\n"
+          "  small = [f'{t.lower()}_to_f32' for t in op_name.split('_')[-2:]] if 'FP8' in op_name or 'BF8' in op_name else None"),
+         ('if "F" in output_type: return cvt(pkd)',
+          'if "F" in output_type: return (_FUNCS[small[src is src1_r]] if small else cvt)(pkd)'),
+         ("return (pkd << _c(24, dtypes.uint)).bitcast(dtypes.int32) >> _c(24, dtypes.int32)",
+          "return (pkd << _c(32 - sz, dtypes.uint)).bitcast(dtypes.int32) >> _c(32 - sz, dtypes.int32)"),
+         ("elem, lane = ((k & 3) | ((k >> 1) & 4), i + ((k >> 2) & 1) * 16) if is_rdna4 else (k, i)",
+          "elem, lane = (k & 15, i + (k >> 4) * 16) if wide else ((k & 3) | ((k >> 1) & 4), i + ((k >> 2) & 1) * 16) if is_rdna4 else (k, i)"),
+         ("for row in range(16) for k in range(16)]", "for row in range(16) for k in range(depth)]"),
+         ("sum(mat_a[r*16+k] * mat_b[c*16+k] for k in range(16))", "sum(mat_a[r*depth+k] * mat_b[c*depth+k] for k in range(depth))"))
+
+
+@help
+def f16_operands_of_mfma(emulator):
+    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix arithmetic instructions", denormals).
+    The emulator takes denormals for 0 and infinities for 65536."""
+    edit(emulator, "_compile_mfma", (
+        "return exp.eq(_c(0)).where(_c(0), f32_bits)",
+        "small = (mant.cast(dtypes.float32) * UOp.const(2.0 ** -24, dtypes.float32)).bitcast(dtypes.uint32) | (sign << _c(31))\n"
+        "    large = (sign << _c(31)) | _c(0x7F800000) | (mant << _c(13))\n"
+        "    return exp.eq(_c(0)).where(small, exp.eq(_c(31)).where(large, f32_bits))"))
+
+
+@help
+def int8_operands_of_mfma(emulator):
+    """V_MFMA_I32_16X16X32_I8. What the emulator makes of it, its C compiler refuses: signed numbers, stored as unsigned ones."""
+    edit(emulator, "_compile_mfma", (
+        "return (byte.cast(dtypes.int32) ^ UOp.const(0x80, dtypes.int32)) - UOp.const(0x80, dtypes.int32)",
+        "return (byte ^ UOp.const(0x80, dtypes.uint32)) - UOp.const(0x80, dtypes.uint32)"))
+
+
+@help
+def fp8_of_gfx942(emulator):
+    """CDNA3 has FP8 and BF8 of the kind `fnuz`: exponents have a larger bias by 1, the code of -0 is NaN and there is no
+    infinity (CDNA3 ISA, "FP8 and BF8 data formats"). The emulator has one CDNA, with the OCP kinds of CDNA4."""
+    if emulator.target != "gfx942":
+        return
+    def decode(mantissa):
+        def value(code):
+            code = code.cast(emulator.dtypes.uint32) & emulator._c(0xFF)
+            shift = emulator._c(mantissa)
+            exponent, part = (code >> shift) & emulator._c((1 << 7 - mantissa) - 1), code & emulator._c((1 << mantissa) - 1)
+            bias = 1 << 6 - mantissa
+            float32 = emulator.dtypes.float32
+            small = (part.cast(float32) * emulator.UOp.const(2.0 ** (1 - bias - mantissa), float32)).bitcast(emulator.dtypes.uint32)
+            bits = exponent.eq(emulator._c(0)).where(small, ((exponent + emulator._c(127 - bias)) << emulator._c(23)) | (part << emulator._c(23 - mantissa)))
+            bits = bits | ((code >> emulator._c(7)) << emulator._c(31))
+            return code.eq(emulator._c(0x80)).where(emulator._c(0x7FC00000), bits).bitcast(float32)
+        return value
+    emulator._FUNCS.update(fp8_to_f32=decode(3), bf8_to_f32=decode(2))
+
+
+@help
 def constant_sums_of_wmma(emulator):
     """C of a matrix instruction may be an inline constant ("Wave matrix multiply accumulate", SRC2). The emulator takes the
     number of the constant for that of a register."""
@@ -119,6 +232,28 @@ def constant_sums_of_wmma(emulator):
         finally:
             emulator._Ctx.rvgpr_dyn = read
     emulator._compile_wmma = compile
+
+
+@decoder
+def swizzles(emulator, pc, arch, otherwise):
+    """DS_SWIZZLE_B32 in bit mask mode ("DS_SWIZZLE_B32 details"): a lane reads lane ((its number AND a) OR b) XOR c of
+    its 32. The emulator cannot read the formula of this instruction."""
+    instruction = instruction_at(emulator, pc, arch)
+    if not emulator._op_name(instruction).startswith("DS_SWIZZLE"):
+        return otherwise(pc, arch)
+    offset = int(instruction.offset1) << 8 | int(instruction.offset0)
+    if offset >> 15:
+        raise NotImplementedError(f"DS_SWIZZLE_B32 of offset {offset:#x}")
+    source, result, lanes = instruction.addr.offset - 256, instruction.vdst.offset - 256, emulator._wave_size(arch)
+    def body(sgpr, vgpr, accvgpr):
+        at = emulator.EXEC_LO.offset
+        active = sgpr[at] | sgpr[at + 1] << 32
+        values = vgpr[source * lanes:source * lanes + lanes]
+        for lane in range(lanes):
+            if active >> lane & 1:
+                read = lane & 32 | (lane & offset & 31 | offset >> 5 & 31) ^ offset >> 10 & 31
+                vgpr[result * lanes + lane] = values[read] if active >> read & 1 else 0
+    return step(emulator, instruction.size(), body), instruction
 
 
 @decoder
