@@ -30,6 +30,8 @@ FAULTS = [
     ("fp8_of_gfx942", "gfx942", 'f4 c = {}; long a = 0x4040404040404040;  // 1 in e4m3fnuz, 2 in e4m3\n    c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, a, c, 0, 0, 0);\n    out[lane] = (u)c[0];', lambda lane: 32),
     ("swizzles", "gfx1100", 'out[lane] = __builtin_amdgcn_ds_swizzle(lane, 0x1F | 5 << 10);', lambda lane: lane ^ 5),
     ("swizzles", "gfx942", 'out[lane] = __builtin_amdgcn_ds_swizzle(lane, 0x1F | 5 << 10);', lambda lane: lane ^ 5),
+    ("scaled_mfma", "gfx950", 'f4 c = {}; i8 one = {0x22222222, 0x22222222, 0x22222222, 0x22222222, 0, 0, 0, 0};  // 1 in e2m1\n    c = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(one, one, c, 4, 4, 0, 0x7F7F7F7F, 0, 0x7F7F7F7F);\n    out[lane] = (u)c[0];', lambda lane: 128),
+    ("scaled_mfma", "gfx950", 'f4 c = {}; i8 one = {0x38383838, 0x38383838, 0x38383838, 0x38383838, 0x38383838, 0x38383838, 0x38383838, 0x38383838};\n    int of_a = lane < 16 ? 0x80 : 0x7F, of_b = 0x7F00 + 0x80;  // 1 in e4m3; scales 2 and 1, the second byte of B\n    c = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(one, one, c, 0, 0, 0, of_a, 1, of_b);\n    out[lane] = (u)c[0];', lambda lane: 160),
 ]
 
 

@@ -234,6 +234,71 @@ def constant_sums_of_wmma(emulator):
     emulator._compile_wmma = compile
 
 
+def small_float(exponent_bits, mantissa_bits):
+    """The values of all codes of a small float; infinities and NaN are left out, but for FP8's and BF8's."""
+    bias, values = (1 << exponent_bits - 1) - 1, []
+    for code in range(1 << 1 + exponent_bits + mantissa_bits):
+        exponent, part = code >> mantissa_bits & (1 << exponent_bits) - 1, code & (1 << mantissa_bits) - 1
+        value = math.ldexp(part + (1 << mantissa_bits if exponent else 0), max(exponent, 1) - bias - mantissa_bits)
+        if (exponent_bits, mantissa_bits) == (4, 3) and (exponent, part) == (15, 7): value = math.nan
+        if (exponent_bits, mantissa_bits) == (5, 2) and exponent == 31: value = math.nan if part else math.inf
+        values.append(-value if code >> exponent_bits + mantissa_bits else value)
+    return values
+
+
+def float_of(word):
+    return struct.unpack("<f", struct.pack("<I", word))[0]
+
+
+@decoder
+def scaled_mfma(emulator, pc, arch, otherwise):
+    """V_MFMA_SCALE_F32_16X16X128_F8F6F4 (CDNA4 ISA, "Matrix core instructions with scales"): CBSZ and BLGP say what A and B
+    are, FP6 and FP4 too; a lane gives scales of its own row of A and column of B, for 32 of k; bit 0 and 1 of the number of
+    their byte are OP_SEL and OP_SEL_HI. The emulator has no FP6 and FP4, takes the scales of the lane that holds the sum, and
+    both bits of A from OP_SEL."""
+    instruction = instruction_at(emulator, pc, arch)
+    if emulator._op_name(instruction) != "V_MFMA_SCALE_F32_16X16X128_F8F6F4":
+        return otherwise(pc, arch)
+    kinds = [(4, 3), (5, 2), (2, 3), (3, 2), (2, 1)]
+    bytes_of = [(int(instruction.opsel) >> i & 1) | (int(instruction.opsel_hi) >> i & 1) << 1 for i in (0, 1)]
+    raw = int.from_bytes(instruction.to_bytes(), "little")
+    def number(name):
+        field = getattr(type(instruction), name)
+        return raw >> field.lo & (1 << field.hi - field.lo + 1) - 1
+    def body(sgpr, vgpr, accvgpr):
+        def read(operand, lane, at=0):
+            place = number(operand)
+            return vgpr[(place - 256 + at) * 64 + lane] if place >= 256 else sgpr[place]
+        sides = []
+        for operand, scale, byte, kind in (("src0", "scale_src0", bytes_of[0], int(instruction.cbsz)),
+                                           ("src1", "scale_src1", bytes_of[1], int(instruction.blgp))):
+            values, bits = small_float(*kinds[kind]), 1 + sum(kinds[kind])
+            rows = []
+            for row in range(16):
+                parts = []
+                for quarter in range(4):
+                    lane = 16 * quarter + row
+                    word = sum(read(operand, lane, at) << 32 * at for at in range(bits))
+                    parts.append([values[word >> bits * k & (1 << bits) - 1] for k in range(32)])
+                if bits == 8:       # a lane has 16 bytes from 16 x its quarter on, and 16 from 64 on further
+                    parts = [parts[2 * q % 4][16 * (q // 2):16 * (q // 2) + 16] + parts[2 * q % 4 + 1][16 * (q // 2):16 * (q // 2) + 16] for q in range(4)]
+                powers = [(read(scale, 16 * quarter + row) >> 8 * byte & 255) for quarter in range(4)]
+                rows.append([(part, math.nan if power == 255 else math.ldexp(1.0, power - 127)) for part, power in zip(parts, powers)])
+            sides.append(rows)
+        result = accvgpr if int(instruction.acc_cd) else vgpr
+        at, sums = emulator.EXEC_LO.offset, {}
+        for lane in range(64):
+            for register in range(4):
+                c = number("src2")
+                total = float_of(result[(c - 256 + register) * 64 + lane] if c >= 256 else sgpr[c])
+                for (a, a_scale), (b, b_scale) in zip(sides[0][4 * (lane // 16) + register], sides[1][lane % 16]):
+                    total += sum(map(float.__mul__, a, b)) * a_scale * b_scale
+                sums[register, lane] = ctypes.c_uint32.from_buffer_copy(ctypes.c_float(total)).value
+        for (register, lane), word in sums.items():
+            result[(number("vdst") + register) * 64 + lane] = word
+    return step(emulator, instruction.size(), body), instruction
+
+
 @decoder
 def swizzles(emulator, pc, arch, otherwise):
     """DS_SWIZZLE_B32 in bit mask mode ("DS_SWIZZLE_B32 details"): a lane reads lane ((its number AND a) OR b) XOR c of

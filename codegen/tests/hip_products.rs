@@ -127,25 +127,40 @@ fn in_some_lanes(listing: &str) -> Option<&str> {
     listing.lines().find(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            [name, ..] if name.starts_with("v_cmpx") || name == "s_and_saveexec_b32" => depth += 1,
-            ["s_or_b32", "exec_lo,", "exec_lo,", _] => depth -= 1,
+            [name, ..] if name.starts_with("v_cmpx") || name.starts_with("s_and_saveexec") => {
+                depth += 1;
+            }
+            ["s_or_b32", "exec_lo,", "exec_lo,", _] | ["s_or_b64", "exec,", "exec,", _] => {
+                depth -= 1;
+            }
             _ => {}
         }
-        depth > 0 && words.first().is_some_and(|name| name.starts_with("v_wmma"))
+        let matrix = |name: &&str| name.starts_with("v_wmma") || name.starts_with("v_mfma");
+        depth > 0 && words.first().is_some_and(matrix)
     })
 }
 
-/// clang 22 moves WMMA behind the branch of the lanes that store its result, and with it what computes the
-/// operands of all lanes, unless the text forbids it.
+/// clang 22 moves WMMA and MFMA with scales behind the branch of the lanes that store their result, and with
+/// them what computes the operands of all lanes, unless the text forbids it.
 #[test]
-fn all_lanes_reach_every_wmma() {
+fn all_lanes_reach_every_matrix_instruction() {
     let Some(clang) = clang::find() else { return };
-    let cases = ["gfx1100", "gfx1201"].map(|chip| [1, 4, 33].map(|tokens| (chip, tokens)));
-    let wrong = cases.as_flattened().par_iter().filter_map(|&(chip, tokens)| {
-        let kernel = chosen(&problem("sym", 0, chip, (64, 256)), tokens);
-        let listing = clang.listing(&hip::emit(&kernel).unwrap(), chip);
-        assert!(listing.contains("v_wmma_"), "{}", kernel.name);
-        in_some_lanes(&listing).map(|line| format!("{}: {line}", kernel.name))
+    let mut problems: Vec<_> = ["gfx942", "gfx950", "gfx1100", "gfx1201"]
+        .map(|chip| (problem("sym", 0, chip, (64, 256)), chip))
+        .into();
+    let schemes = catalogue();
+    for name in ["ct_mxfp4", "ct_mxfp8", "quark_w_mxfp6_e2m3_a_mxfp4", "ct_mxfp6a8"] {
+        let scheme = schemes.iter().find(|scheme| scheme.name == name).unwrap();
+        let (activation, chip) = (&scheme.activations[0], target("gfx950").unwrap());
+        problems.push((Problem::new(scheme, activation, chip, (48, 384)).unwrap(), chip.name));
+    }
+    let wrong = problems.par_iter().flat_map_iter(|(problem, chip)| {
+        [1, 4, 33].into_iter().filter_map(|tokens| {
+            let kernel = chosen(problem, tokens);
+            let listing = clang.listing(&hip::emit(&kernel).unwrap(), chip);
+            assert!(listing.contains("v_wmma_") || listing.contains("v_mfma_"), "{}", kernel.name);
+            in_some_lanes(&listing).map(|line| format!("{}: {line}", kernel.name))
+        })
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -39,8 +39,8 @@ impl Writer<'_> {
             // Broadcasts and permutations of lanes: none.
             (None, false) => ("", ", 0, 0, 0".to_owned()),
         };
-        // clang's backend takes WMMA for an operation of each lane by itself.
-        let (kept, end) = match is_wmma(op) {
+        // clang's backend takes WMMA and MFMA with scales for operations of each lane by itself.
+        let (kept, end) = match is_wmma(op) || scales.is_some() {
             true => (format!("{}(", self.helper(Helper::InAllLanes)), ")"),
             false => (String::new(), ""),
         };
