@@ -10,12 +10,13 @@ The program finds hip.c's library in place of AMD's HIP runtime and does all tha
 its memory, compiles its kernels with clang and runs each launch on the emulator. What the emulator has wrong or has not is
 in helps.py, and is put right first; --without NAME leaves a help out, faults.py shows each on its own.
 """
-import argparse, hashlib, mmap, os, socket, struct, subprocess, sys, tempfile, time, traceback
+import argparse, ctypes, mmap, os, shutil, socket, struct, subprocess, sys, tempfile, time, traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COMMIT = "a9069c177a9da9cca18593edf55acd2e6073cca6"
 CLANG = os.environ.get("CLANG", "clang-22")
 AT, SIZE = 0x100000000000, 8 << 30
+FOLDER = tempfile.TemporaryDirectory(prefix="emulator")     # all files that are made, until this program ends
 
 
 def compile_text(text, target, out):
@@ -29,10 +30,9 @@ def compile_text(text, target, out):
 
 def load_emulator(tinygrad, target, without=()):
     """tinygrad's module, with the helps but those named; `None` leaves all out."""
-    folder = tempfile.mkdtemp()
-    os.symlink(subprocess.run(["which", CLANG], check=True, capture_output=True, text=True).stdout.strip(), folder + "/clang")
-    os.environ["PATH"] = folder + os.pathsep + os.environ["PATH"]      # tinygrad runs `clang`
-    os.environ.setdefault("CACHEDB", os.path.join(tempfile.gettempdir(), "quantloom-emulator.db"))
+    os.symlink(shutil.which(CLANG) or sys.exit(f"no {CLANG}"), FOLDER.name + "/clang")      # tinygrad runs `clang`
+    os.environ["PATH"] = FOLDER.name + os.pathsep + os.environ["PATH"]
+    os.environ["CACHEDB"] = FOLDER.name + "/tinygrad.db"
     sys.path[:0] = [tinygrad, HERE]
     import test.mockgpu.amd.emu as emulator
     emulator.denormals, emulator.target = 0, target
@@ -46,13 +46,13 @@ class Device:
     """What hip.c asks for."""
     def __init__(self, emulator, target, log):
         self.emulator, self.target, self.log = emulator, target, log
-        self.objects, self.functions, self.folder = [], [], tempfile.mkdtemp()
+        self.objects, self.functions = [], []
 
     def answer(self, kind, data):
         from code_object import CodeObject
         if kind == "C":
             try:
-                return 0, compile_text(data, self.target, self.folder + "/kernel")
+                return 0, compile_text(data, self.target, FOLDER.name + "/kernel")
             except subprocess.CalledProcessError as error:
                 return 6, error.stderr
         if kind == "L":
@@ -82,22 +82,19 @@ class Device:
         raise ValueError(kind)
 
 
-def run(device, memory, command, environment=None, seconds=None):
+def run(device, memory, command, out=None):
     """Runs a program with the device until it ends; its exit code."""
     ours, theirs = socket.socketpair()
     where = f"{theirs.fileno()} {memory} {AT:x} {SIZE:x} {device.target}"
     os.truncate(memory, 0), os.truncate(memory, SIZE)
-    path = os.pathsep.join(filter(None, [device.library, os.environ.get("LD_LIBRARY_PATH")]))
+    path = os.pathsep.join(filter(None, [FOLDER.name, os.environ.get("LD_LIBRARY_PATH")]))
     child = subprocess.Popen(command, pass_fds=(theirs.fileno(), memory), env={
-        **os.environ, "QUANTLOOM_EMULATOR": where, "LD_LIBRARY_PATH": path, **(environment or {})})
+        **os.environ, "QUANTLOOM_EMULATOR": where, "LD_LIBRARY_PATH": path, "QUANTLOOM_CACHE": FOLDER.name}, stdout=out)
     theirs.close()
-    stream, end = ours.makefile("rwb"), seconds and time.monotonic() + seconds
+    stream = ours.makefile("rwb")
     while len(head := stream.read(16)) == 16:
         kind, length = struct.unpack("<QQ", head)
         status, data = device.answer(chr(kind), stream.read(length))
-        if end and time.monotonic() > end:
-            child.kill()
-            break
         stream.write(struct.pack("<QQ", status, len(data)) + data)
         stream.flush()
     return child.wait()
@@ -106,11 +103,9 @@ def run(device, memory, command, environment=None, seconds=None):
 def device(tinygrad, target, without=(), log=lambda line: None):
     """The device, and the memory that it shares with programs."""
     made = Device(load_emulator(tinygrad, target, without), target, log)
-    made.library = made.folder
-    subprocess.run([CLANG, "-shared", "-fPIC", "-O2", HERE + "/hip.c", "-o", made.folder + "/libamdhip64.so"], check=True)
+    subprocess.run([CLANG, "-shared", "-fPIC", "-O2", HERE + "/hip.c", "-o", FOLDER.name + "/libamdhip64.so"], check=True)
     memory = os.memfd_create("device")
     os.truncate(memory, SIZE)
-    import ctypes
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
     fixed = 0x100000        # MAP_FIXED_NOREPLACE

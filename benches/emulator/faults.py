@@ -3,7 +3,7 @@
 
     python3 benches/emulator/faults.py TINYGRAD [NAME...]
 """
-import os, subprocess, sys
+import ctypes, subprocess, sys
 
 HEAD = """typedef unsigned u; typedef u u2 __attribute__((ext_vector_type(2))); typedef u u4 __attribute__((ext_vector_type(4)));
 typedef int i4 __attribute__((ext_vector_type(4))); typedef int i8 __attribute__((ext_vector_type(8)));
@@ -36,11 +36,11 @@ FAULTS = [
 
 
 def one(tinygrad, number, helped):
-    import emulate, ctypes
+    import emulate
     name, target, body, expected = FAULTS[number]
     emulator = emulate.load_emulator(tinygrad, target, () if helped else None)
     from code_object import CodeObject
-    code = CodeObject(emulate.compile_text((HEAD + KERNEL % ("    " + body)).encode(), target, f"/tmp/fault{os.getpid()}"))
+    code = CodeObject(emulate.compile_text((HEAD + KERNEL % ("    " + body)).encode(), target, emulate.FOLDER.name + "/kernel"))
     lanes = 64 if target.startswith("gfx9") else 32
     out = (ctypes.c_uint32 * 1024)(*range(7, 1031))
     code.launch(emulator, target, "k", (1, 1, 1), (lanes, 1, 1), 0, ctypes.addressof(out).to_bytes(8, "little"))

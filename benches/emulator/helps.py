@@ -1,8 +1,8 @@
 """What tinygrad's emulator has wrong or has not, put right without changing its files.
 
-A help is a function of this file that `apply` calls with the emulator's module; its comment says what AMD's documents say
-("RDNA3", "RDNA4" and "CDNA3 ISA": the instruction set architecture reference guides). faults.py has a kernel a help, which
-the emulator alone gets wrong.
+A help is a function of this file that `apply` calls with the emulator's module; its comment says what is right, and where
+that is written: in AMD's reference guides of the instruction sets ("RDNA3 ISA" and so on), or in LLVM's "User Guide for
+AMDGPU Backend". faults.py has a kernel a help, which the emulator alone gets wrong.
 """
 import contextlib, ctypes, inspect, math, struct
 from types import SimpleNamespace
@@ -57,8 +57,8 @@ def instruction_at(emulator, pc, arch):
 
 @help
 def returned_atomics(emulator):
-    """An atomic returns what was there if GLC says so on RDNA3 alone. CDNA3 ISA, "Memory scopes and temporal hints":
-    SC0 = 1, "return pre-op value"; RDNA4 ISA, "Temporal hints": bit 0 of TH of an atomic. The emulator reads GLC."""
+    """Which bit says that an atomic returns what was there: GLC on RDNA3, SC0 on CDNA3 (LLVM's guide, memory model of gfx942),
+    bit 0 of TH on RDNA4 (TH_ATOMIC_RETURN of the assembler). The emulator looks at GLC on all."""
     plain = emulator._iattr
     def field(instruction, name, default=0):
         if name == "glc" and hasattr(instruction, "sc0"): return plain(instruction, "sc0")
@@ -69,7 +69,7 @@ def returned_atomics(emulator):
 
 @help
 def inactive_lanes_of_lds(emulator):
-    """A lane whose bit of EXEC is 0 accesses no memory ("Exec mask" in all three guides). The emulator reads LDS for such
+    """A lane whose bit of EXEC is 0 accesses no memory (all guides, "EXEC: execute mask"). The emulator reads LDS for such
     lanes too, wherever their address register points. Here their address is 0."""
     plain = emulator._compile_mem_op
     def compile(instruction, ctx):
@@ -89,16 +89,17 @@ def inactive_lanes_of_lds(emulator):
 
 @help
 def denormals(emulator):
-    """The emulator flushes denormal f32 always. Kernel descriptor, FLOAT_DENORM_MODE_32: 3 flushes none, and it is what
-    clang sets. `denormals` holds the descriptor's two modes."""
+    """The emulator takes denormal f32 for 0 always. A kernel's descriptor says whether (LLVM's guide, FLOAT_DENORM_MODE_32): 3,
+    which clang sets, keeps them. `denormals` holds the descriptor's bits."""
     flush = emulator._MXCSRContext
     emulator._MXCSRContext = lambda: contextlib.nullcontext() if emulator.denormals & 3 == 3 else flush()
 
 
 @help
 def small_operands_of_wmma(emulator):
-    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): "Wave matrix multiply accumulate". The emulator takes
-    bytes of FP8 for halves of f16, and 4 bits for 16. How k is distributed over lanes is the same in A and B, and no sum shows it."""
+    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): RDNA3 ISA and RDNA4 ISA, "Wave Matrix Multiply Accumulate".
+    The emulator takes bytes of FP8 for halves of f16, and 4 bits for 16. Which lane has which k is the same in A and B, so that
+    no sum shows it."""
     edit(emulator, "_compile_wmma",
          ("sz = 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16",
           "sz = 4 if 'IU4' in op_name else 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16\n"
@@ -116,8 +117,8 @@ def small_operands_of_wmma(emulator):
 
 @help
 def f16_operands_of_mfma(emulator):
-    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix arithmetic instructions", denormals).
-    The emulator takes denormals for 0 and infinities for 65536."""
+    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix Arithmetic Instructions"; the MI200 before it
+    flushed denormals). The emulator takes denormals for 0 and infinities for 65536."""
     edit(emulator, "_compile_mfma", (
         "return exp.eq(_c(0)).where(_c(0), f32_bits)",
         "small = (mant.cast(dtypes.float32) * UOp.const(2.0 ** -24, dtypes.float32)).bitcast(dtypes.uint32) | (sign << _c(31))\n"
@@ -136,7 +137,7 @@ def int8_operands_of_mfma(emulator):
 @help
 def fp8_of_gfx942(emulator):
     """CDNA3 has FP8 and BF8 of the kind `fnuz`: exponents have a larger bias by 1, the code of -0 is NaN and there is no
-    infinity (CDNA3 ISA, "FP8 and BF8 data formats"). The emulator has one CDNA, with the OCP kinds of CDNA4."""
+    infinity (CDNA3 ISA, formats of FP8 and BF8). The emulator has one CDNA, with the OCP kinds of CDNA4."""
     if emulator.target != "gfx942":
         return
     def decode(mantissa):
@@ -156,8 +157,9 @@ def fp8_of_gfx942(emulator):
 
 @help
 def small_operands_of_wmma(emulator):
-    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): "Wave matrix multiply accumulate". The emulator takes
-    bytes of FP8 for halves of f16, and 4 bits for 16. How k is distributed over lanes is the same in A and B, and no sum shows it."""
+    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): RDNA3 ISA and RDNA4 ISA, "Wave Matrix Multiply Accumulate".
+    The emulator takes bytes of FP8 for halves of f16, and 4 bits for 16. Which lane has which k is the same in A and B, so that
+    no sum shows it."""
     edit(emulator, "_compile_wmma",
          ("sz = 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16",
           "sz = 4 if 'IU4' in op_name else 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16\n"
@@ -175,8 +177,8 @@ def small_operands_of_wmma(emulator):
 
 @help
 def f16_operands_of_mfma(emulator):
-    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix arithmetic instructions", denormals).
-    The emulator takes denormals for 0 and infinities for 65536."""
+    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix Arithmetic Instructions"; the MI200 before it
+    flushed denormals). The emulator takes denormals for 0 and infinities for 65536."""
     edit(emulator, "_compile_mfma", (
         "return exp.eq(_c(0)).where(_c(0), f32_bits)",
         "small = (mant.cast(dtypes.float32) * UOp.const(2.0 ** -24, dtypes.float32)).bitcast(dtypes.uint32) | (sign << _c(31))\n"
@@ -195,7 +197,7 @@ def int8_operands_of_mfma(emulator):
 @help
 def fp8_of_gfx942(emulator):
     """CDNA3 has FP8 and BF8 of the kind `fnuz`: exponents have a larger bias by 1, the code of -0 is NaN and there is no
-    infinity (CDNA3 ISA, "FP8 and BF8 data formats"). The emulator has one CDNA, with the OCP kinds of CDNA4."""
+    infinity (CDNA3 ISA, formats of FP8 and BF8). The emulator has one CDNA, with the OCP kinds of CDNA4."""
     if emulator.target != "gfx942":
         return
     def decode(mantissa):
@@ -215,8 +217,8 @@ def fp8_of_gfx942(emulator):
 
 @help
 def constant_sums_of_wmma(emulator):
-    """C of a matrix instruction may be an inline constant ("Wave matrix multiply accumulate", SRC2). The emulator takes the
-    number of the constant for that of a register."""
+    """C of WMMA may be an inline constant (RDNA3 ISA, "Wave Matrix Multiply Accumulate": SRC2). The emulator takes the number
+    of the constant for that of a register."""
     plain = emulator._compile_wmma
     def compile(instruction, ctx):
         read = emulator._Ctx.rvgpr_dyn
@@ -252,7 +254,7 @@ def float_of(word):
 
 @decoder
 def scaled_mfma(emulator, pc, arch, otherwise):
-    """V_MFMA_SCALE_F32_16X16X128_F8F6F4 (CDNA4 ISA, "Matrix core instructions with scales"): CBSZ and BLGP say what A and B
+    """V_MFMA_SCALE_F32_16X16X128_F8F6F4 (CDNA4 ISA, "Matrix Arithmetic Instructions"): CBSZ and BLGP say what A and B
     are, FP6 and FP4 too; a lane gives scales of its own row of A and column of B, for 32 of k; bit 0 and 1 of the number of
     their byte are OP_SEL and OP_SEL_HI. The emulator has no FP6 and FP4, takes the scales of the lane that holds the sum, and
     both bits of A from OP_SEL."""
@@ -301,7 +303,7 @@ def scaled_mfma(emulator, pc, arch, otherwise):
 
 @decoder
 def swizzles(emulator, pc, arch, otherwise):
-    """DS_SWIZZLE_B32 in bit mask mode ("DS_SWIZZLE_B32 details"): a lane reads lane ((its number AND a) OR b) XOR c of
+    """DS_SWIZZLE_B32 in its mode of bit masks (all guides; LLVM's BITMASK_PERM): a lane reads lane ((its number AND a) OR b) XOR c of
     its 32. The emulator cannot read the formula of this instruction."""
     instruction = instruction_at(emulator, pc, arch)
     if not emulator._op_name(instruction).startswith("DS_SWIZZLE"):

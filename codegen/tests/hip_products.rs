@@ -152,7 +152,7 @@ fn all_lanes_reach_every_matrix_instruction() {
     for name in ["ct_mxfp4", "ct_mxfp8", "quark_w_mxfp6_e2m3_a_mxfp4", "ct_mxfp6a8"] {
         let scheme = schemes.iter().find(|scheme| scheme.name == name).unwrap();
         let (activation, chip) = (&scheme.activations[0], target("gfx950").unwrap());
-        problems.push((Problem::new(scheme, activation, chip, (48, 384)).unwrap(), chip.name));
+        problems.push((Problem::new(scheme, activation, chip, (8192, 512)).unwrap(), chip.name));
     }
     let wrong = problems.par_iter().flat_map_iter(|(problem, chip)| {
         [1, 4, 33].into_iter().filter_map(|tokens| {
