@@ -43,6 +43,8 @@ def of_target(tinygrad, program, target):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     tinygrad, program, *targets = sys.argv[1:]
     if targets[:1] == ["--of"]:
         of_target(tinygrad, program, targets[1])

@@ -11,7 +11,7 @@ typedef float f4 __attribute__((ext_vector_type(4))); typedef float f8 __attribu
 typedef short s16 __attribute__((ext_vector_type(16))); typedef short s8 __attribute__((ext_vector_type(8)));
 """
 KERNEL = "extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(1, 64))) void k(u *out) {\n    u lane = __builtin_amdgcn_workitem_id_x();\n%s\n}\n"
-# help, target, body, what every lane's word is to be. `out` holds 7, 8, 9 and so on.
+# Help, target, body, what the word of each of 64 lanes is to be: one wave of CDNA, two of RDNA. `out` holds 7, 8, 9 and so on.
 FAULTS = [
     ("caches", "gfx1201", 'asm volatile("global_inv scope:SCOPE_DEV"); out[lane] = 3;', lambda lane: 3),
     ("caches", "gfx1100", 'asm volatile("buffer_gl0_inv"); out[lane] = 3;', lambda lane: 3),
@@ -20,9 +20,12 @@ FAULTS = [
     ("returned_atomics", "gfx942", "u old = 7; if (lane == 0) old = __hip_atomic_fetch_add(out, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);\n    out[lane] = old;", lambda lane: 7),
     ("inactive_lanes_of_lds", "gfx1100", '__attribute__((shared)) static u s[64]; s[lane] = lane; u r = lane ? 0x40000000 : 4;\n    if (lane == 0) asm volatile("ds_load_b32 %0, %0\\ns_waitcnt lgkmcnt(0)" : "+v"(r) : "s"(s) : "memory");\n    out[lane] = r;', lambda lane: 0x40000000 if lane else 1),
     ("denormals", "gfx1100", "float x = __builtin_bit_cast(float, 64u + lane); asm volatile(\"v_mul_f32 %0, 2.0, %0\" : \"+v\"(x));\n    out[lane] = __builtin_bit_cast(u, x);", lambda lane: 128 + 2 * lane),
+    ("private_memory", "gfx1100", 'u memory; volatile __attribute__((address_space(5))) u *kept = (__attribute__((address_space(5))) u *)&memory; *kept = lane;\n    __builtin_amdgcn_s_barrier();\n    out[lane] = *kept;', lambda lane: lane),
+    ("nearest_even", "gfx1100", 'float x = lane + 0x1p23f, y;\n    asm volatile("v_rndne_f32 %0, %1" : "=v"(y) : "v"(x));\n    out[lane] = (u)y;', lambda lane: (1 << 23) + lane),
+    ("nearest_even", "gfx950", '_Float16 x = lane == 0 ? 0x1.ffcp-2f16 : lane == 1 ? -1.5f16 : -0.3f16, y;\n    asm volatile("v_rndne_f16 %0, %1" : "=v"(y) : "v"(x));\n    out[lane] = __builtin_bit_cast(unsigned short, y);', lambda lane: 0 if lane == 0 else 0xC000 if lane == 1 else 0x8000),
     ("constant_sums_of_wmma", "gfx1100", 'f8 c = {}; s16 a = {};\n    asm volatile("v_wmma_f32_16x16x16_bf16 %0, %1, %1, 1.0" : "=&v"(c) : "v"(a));\n    out[lane] = (u)(c[0] * 5);', lambda lane: 5),
     ("constant_sums_of_wmma", "gfx1201", 'f8 c = {}; s8 a = {};\n    asm volatile("v_wmma_f32_16x16x16_bf16 %0, %1, %1, 1.0" : "=&v"(c) : "v"(a));\n    out[lane] = (u)(c[0] * 5);', lambda lane: 5),
-    ("small_operands_of_wmma", "gfx1100", 'i8 c = {}, d; u2 a = {0x22222222 + lane % 16 % 5, 0x22222222}, b = {0xFFFFFFFF, 0xFFFFFFFF};\n    d = __builtin_amdgcn_wmma_i32_16x16x16_iu4_w32(true, a, true, b, c, false);\n    out[lane] = d[1];', lambda lane: -(32 + (2 + lane // 16) % 5)),
+    ("small_operands_of_wmma", "gfx1100", 'i8 c = {}, d; u2 a = {0x22222222 + lane % 16 % 5, 0x22222222}, b = {0xFFFFFFFF, 0xFFFFFFFF};\n    d = __builtin_amdgcn_wmma_i32_16x16x16_iu4_w32(true, a, true, b, c, false);\n    out[lane] = d[1];', lambda lane: -(32 + (2 + lane % 32 // 16) % 5)),
     ("small_operands_of_wmma", "gfx1201", 'i8 c = {}, d; u2 a = {0x22222222, 0x22222222}, b = {0xFFFFFFFF, 0xFFFFFFFF};\n    d = __builtin_amdgcn_wmma_i32_16x16x32_iu4_w32_gfx12(true, a, true, b, c, false);\n    out[lane] = d[1];', lambda lane: -64),
     ("small_operands_of_wmma", "gfx1201", 'f8 c = {}, d; u2 a = {0x38383838, 0x38383838}, b = {0x40404040, 0x40404040};  // 1 in e4m3, 2 in e5m2\n    d = __builtin_amdgcn_wmma_f32_16x16x16_fp8_bf8_w32_gfx12(a, b, c);\n    out[lane] = (u)d[0];', lambda lane: 32),
     ("f16_operands_of_mfma", "gfx942", 'typedef _Float16 h4 __attribute__((ext_vector_type(4))); f4 c = {}; h4 a = {0x1p-24, 0, 0, 0}, b = {0x1p15, 0, 0, 0};\n    c = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);\n    out[lane] = (u)(c[0] * 128);', lambda lane: 1),
@@ -41,7 +44,7 @@ def one(tinygrad, number, helped):
     emulator = emulate.load_emulator(tinygrad, target, () if helped else None)
     from code_object import CodeObject
     code = CodeObject(emulate.compile_text((HEAD + KERNEL % ("    " + body)).encode(), target, emulate.FOLDER.name + "/kernel"))
-    lanes = 64 if target.startswith("gfx9") else 32
+    lanes = 64
     out = (ctypes.c_uint32 * 1024)(*range(7, 1031))
     code.launch(emulator, target, "k", (1, 1, 1), (lanes, 1, 1), 0, ctypes.addressof(out).to_bytes(8, "little"))
     wrong = [lane for lane in range(lanes) if out[lane] != expected(lane) & 0xFFFFFFFF]
@@ -51,6 +54,8 @@ def one(tinygrad, number, helped):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     tinygrad, *names = sys.argv[1:]
     if names[:1] == ["--one"]:
         one(tinygrad, int(names[1]), names[2] == "helped")

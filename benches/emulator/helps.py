@@ -96,6 +96,38 @@ def denormals(emulator):
 
 
 @help
+def private_memory(emulator):
+    """Each lane has its own scratch memory (LLVM's guide, "Private memory"). In the emulator all waves of a block share that of one
+    wave, so that registers that are spilled over a barrier come back as another wave's."""
+    edit(emulator, "run_asm",
+         ("Buffer('CPU', scratch_size * wave_size, dtypes.uint8)", "Buffer('CPU', scratch_size * (total_threads + wave_size), dtypes.uint8)"),
+         ("ctypes.c_uint64(scratch_buf._buf.va_addr if scratch_buf else 0)",
+          "ctypes.c_uint64(scratch_buf._buf.va_addr + wave_start * scratch_size if scratch_buf else 0)"))
+
+
+@help
+def nearest_even(emulator):
+    """V_RNDNE_F16, V_RNDNE_F32: "round to nearest even integer" (all guides). Their pseudocode adds 0.5 first, and the emulator
+    does so in the type of the operand: the largest number below 0.5 becomes 1, and odd integers beyond 2^23 change."""
+    plain = emulator.get_pcode
+    def nearest(value):
+        const = lambda number: emulator.UOp.const(number, value.dtype)
+        whole = emulator.UOp(emulator.Ops.TRUNC, src=(value,))
+        half = whole * const(0.5)
+        odd = half.ne(emulator.UOp(emulator.Ops.TRUNC, src=(half,)))
+        rest = value - whole
+        up = (const(0.5) < rest) | (rest.eq(const(0.5)) & odd)
+        down = (rest < const(-0.5)) | (rest.eq(const(-0.5)) & odd)
+        return up.where(whole + const(1.0), down.where(whole - const(1.0), whole))
+    emulator._FUNCS["nearest_even"] = nearest
+    def text(operation):
+        for kind in ("f16", "f32"):
+            if operation.name.startswith(f"V_RNDNE_{kind.upper()}"): return f"D0.{kind} = nearest_even(S0.{kind})"
+        return plain(operation)
+    emulator.get_pcode = text
+
+
+@help
 def small_operands_of_wmma(emulator):
     """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): RDNA3 ISA and RDNA4 ISA, "Wave Matrix Multiply Accumulate".
     The emulator takes bytes of FP8 for halves of f16, and 4 bits for 16. Which lane has which k is the same in A and B, so that
