@@ -17,7 +17,7 @@ fn scheme(weight: &str, activation: &str) -> Scheme {
 fn scheme_in_groups(weight: &str, activation: &str, group: u32) -> Scheme {
     let text = format!(
         "s {{ weight: {weight}, scale: f32 per 1x{group}, pack: u8 [code, pad {} | k, n], \
-         activation: {activation} }}",
+         activation: {activation}, accuracy: exact }}",
         8 - quantloom_dsl::format::Number::from_name(weight).unwrap().bits()
     );
     let text = text.replace(", pad 0 ", " ");

@@ -124,8 +124,8 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     ("arm_w4a8_g32", 0, "128 of 128; weight scale bf16 1x32, bias; x made, bf16 1024, Row"),
 ];
 
-/// Scales of bf16 multiply integers, and round them, on Hopper alone, in groups shorter than a chunk and as long as a lane's
-/// columns at least, with x in bf16.
+/// Scales multiply weights, and round them, on Hopper alone, in groups shorter than a chunk and as long as a lane's
+/// columns at least, with x in bf16: a scale of bf16 once, other scales and what is added to weights in parts.
 #[test]
 fn scales_round_weights_of_short_groups_on_hopper() {
     let bf16 = "bf16";
@@ -135,6 +135,15 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         ("i4", "scale: bf16 per 1x32, scale: f32 per tensor", bf16, "sm_90a", true),
         ("u2 - 2", "scale: bf16 per 1x64", bf16, "sm_90a", true),
         ("u8 - 128", "scale: bf16 per 1x16", bf16, "sm_90a", true),
+        ("u4 - 8", "scale: f16 per 1x32", bf16, "sm_90a", true),
+        ("u4", "shift: f16, scale: f16 per 1x32", bf16, "sm_90a", true),
+        ("u4", "zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x32", bf16, "sm_90a", true),
+        ("u4 - 8", "scale: bf16 per 1x32, scale: bf16 per 1x64", bf16, "sm_90a", true),
+        ("codebook(-3, -1, 1, 4)", "scale: f16 per 1x32", bf16, "sm_90a", true),
+        ("codebook(0.1, 0.2, 0.3, 0.4)", "scale: f16 per 1x32", bf16, "sm_90a", false),
+        ("u4 - 8", "scale: f16 per 1x32", "f16", "sm_90a", false),
+        ("u4 - 8", "scale: f16 per 1x64", bf16, "sm_90a", false),
+        ("u4", "shift: f16, scale: f16 per 1x32", bf16, "sm_89", false),
         // Others have exact sums.
         ("i4", "scale: bf16 per 1x32", "i8 { scale: f32 per token }", "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x32", bf16, "sm_80", false),
@@ -146,11 +155,8 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         ("u4 - 8", "scale: bf16 per 1x96", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x48", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 2x32", bf16, "sm_90a", false),
-        ("u4 - 8", "scale: f16 per 1x32", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x32", "f16", "sm_90a", false),
-        ("u4", "zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x32", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x32, index: i32", bf16, "sm_90a", false),
-        ("u4 - 8", "scale: bf16 per 1x32, scale: bf16 per 1x64", bf16, "sm_90a", false),
     ] {
         let text = format!(
             "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x}, output: bf16 }}"
@@ -159,7 +165,7 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         let problem =
             Problem::new(&scheme, &scheme.activations[0], target(chip).unwrap(), (1024, 1024));
         let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
-        let rounds = problem.plan.scale.folded.is_some_and(|folded| folded.rounds);
+        let rounds = problem.plan.scale.folded.is_some_and(|folded| folded.rounds());
         assert_eq!(rounds, expected, "{text} on {chip}");
     }
 }
@@ -218,7 +224,7 @@ fn scales_of_weights_are_exact() {
             let Ok(problem) = Problem::new(&scheme, activation, hopper, (1000, 1000)) else {
                 continue;
             };
-            let Some(folded) = problem.plan.scale.folded.filter(|folded| !folded.rounds) else {
+            let Some(folded) = problem.plan.scale.folded.filter(|folded| !folded.rounds()) else {
                 continue;
             };
             let of = problem.scale.unwrap();

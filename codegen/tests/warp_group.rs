@@ -6,7 +6,7 @@ use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
-use quantloom_codegen::ir::{Binary, Half, Kernel, Op, Operand, Statement, verify};
+use quantloom_codegen::ir::{Binary, Half, Kernel, Op, Operand, Statement, Ternary, verify};
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{ChoiceRule, Problem, Schedule, Unscheduled};
 use quantloom_tests::sweep::Share;
@@ -89,6 +89,10 @@ fn products_are_right() {
         (("short", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
         (("short", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("sym", 0, (40, 136)), 75, tile(80, 1, 1, 2, 2)),
+        (("parts", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("parts", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
+        (("terms", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("terms", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -328,6 +332,8 @@ fn tiles_assemble() {
         "mixed",
         "nibbles",
         "short",
+        "parts",
+        "terms",
     ]
     .into_iter()
     .enumerate()
@@ -532,6 +538,47 @@ fn mutations_of_constants_are_found() {
     let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
     all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS_OF_CONSTANTS);
+}
+
+/// What may be wrong with scales and terms in parts.
+const MUTATIONS_OF_PARTS: &[(&str, &str, Mutation)] = &[
+    ("no low parts", "expected", |_, op| {
+        if let Op::Binary { op: Binary::SubF32, a, b, .. } = op {
+            *a = *b;
+        }
+    }),
+    ("low parts of another number", "expected", |_, op| {
+        if let Op::Binary { op: Binary::SubF32, b, .. } = op {
+            *b = Operand::F32(0.0);
+        }
+    }),
+    ("the low half of a number as its high part", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c, .. } = op
+            && *c == Operand::U32(0x3232)
+        {
+            *c = Operand::U32(0x1010);
+        }
+    }),
+    ("products without what is added to them", "expected", |place, op| {
+        if let Op::Ternary { op: Ternary::FmaPacked(Half::Bf16), c, .. } = op
+            && place.in_loop
+            && matches!(c, Operand::Reg(_))
+        {
+            *c = Operand::U32(0x8000_8000);
+        }
+    }),
+];
+
+/// With a single column of x for each token, so that the bound is that of one weight.
+#[test]
+fn mutations_of_parts_are_found() {
+    for scheme in ["parts", "terms"] {
+        let problem = problem(scheme, 0, "sm_90a", (72, 840));
+        let product = RandomProduct::draw(&problem, 16, 21).with_scaled_weights();
+        let product = product.with_single_columns();
+        let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
+        all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS_OF_PARTS);
+    }
 }
 
 fn all_found(kernel: &Kernel, product: &RandomProduct, mutations: &[(&str, &str, Mutation)]) {

@@ -40,9 +40,23 @@ pub struct Decoded {
     /// The format to whose numbers values are rounded after they are multiplied with two to this, which a
     /// scale takes back; `None` where all of them are kept.
     pub rounded: Option<(FloatFormat, i32)>,
-    /// The format to whose numbers weights are rounded after they are multiplied with their group's scale
-    /// and two to this; `None` where scales multiply sums, or weights exactly.
-    pub scaled: Option<(FloatFormat, i32)>,
+    /// How weights are rounded after they are multiplied with their group's scale; `None` where scales multiply sums, or
+    /// weights exactly.
+    pub scaled: Option<ScaledWeights>,
+}
+
+/// Weights that are rounded after they are multiplied with their group's scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaledWeights {
+    /// The format to whose numbers they are rounded.
+    pub format: FloatFormat,
+    /// They are two to this times what they should be.
+    pub exponent: i32,
+    /// Whether scales, and terms, are sums of two numbers of the format, the second one rounded, that are multiplied one
+    /// after another.
+    pub in_parts: bool,
+    /// Whether a term, the zero-point correction, is added to each weight, in another rounding.
+    pub adds_term: bool,
 }
 
 /// Where the kernels of a product round, by the type of x and M.

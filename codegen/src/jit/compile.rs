@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::accumulation::{Decoded, Sums};
+use quantloom_runtime::accumulation::{Decoded, ScaledWeights, Sums};
 use quantloom_runtime::gpu::{ChoiceSource, ChosenKernel, Request, Stacked, StackedChoice};
 use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Schedule, Work};
 
@@ -272,8 +272,12 @@ pub(super) fn choice(
         None => Sums::Lanes,
     };
     let exponent = main.problem.scaled_exponent();
+    let in_parts = plan.scale.folded.is_some_and(|folded| folded.in_parts());
+    let adds_term = in_parts && main.problem.correction.is_some();
     let scaled = match plan.dequant.operand.number() {
-        Number::Float(format) if rounds => Some((format, exponent)),
+        Number::Float(format) if rounds => {
+            Some(ScaledWeights { format, exponent, in_parts, adds_term })
+        }
         _ => None,
     };
     let decoded = Decoded { scaled, ..decoded(&plan.dequant) };

@@ -6,7 +6,7 @@ use quantloom_dsl::Accumulate;
 use quantloom_dsl::layout::{Component, Recode};
 
 use super::Plan;
-use super::scale::{LevelPlan, ScalePlacement, ScalePlan};
+use super::scale::{LevelPlan, ScalePlacement, ScalePlan, WeightRounding};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,10 +40,10 @@ impl fmt::Display for ScalePlan {
             Some(columns) => format!("{columns} columns"),
             None => "the row".to_owned(),
         };
-        let rounds = self.folded.filter(|folded| folded.rounds).map(|folded| folded.level);
-        let weight = |level: usize| match rounds == Some(level) {
-            true => "the weight, which is rounded",
-            false => "the weight",
+        let weight = match self.folded.map(|folded| folded.rounding) {
+            Some(WeightRounding::Once) => "the weight, which is rounded",
+            Some(WeightRounding::InParts) => "the weight in two parts, and rounded",
+            Some(WeightRounding::Exact) | None => "the weight",
         };
         let level = |(of, elements): (&str, &str), (number, level): (usize, &LevelPlan)| {
             let divides = if level.divide { " (divides)" } else { "" };
@@ -56,12 +56,14 @@ impl fmt::Display for ScalePlan {
             format!("{of}{} {placement}{divides}", number + 1)
         };
         let levels = self.levels.iter().enumerate();
-        let mut parts: Vec<String> =
-            levels.map(|(at, of)| level(("level ", weight(at)), (at, of))).collect();
+        let mut parts: Vec<String> = levels.map(|at| level(("level ", weight), at)).collect();
         parts.extend(self.input.iter().enumerate().map(|at| level(("input level ", "x"), at)));
         if self.corrects {
             let number = if self.corrects_by_group { "a term of each group" } else { "a constant" };
-            parts.push(format!("{number} times the sum of x over {segment}"));
+            parts.push(match self.folded {
+                Some(_) => format!("{number} added to the weight"),
+                None => format!("{number} times the sum of x over {segment}"),
+            });
         }
         if self.exponent != 0 {
             parts.push(format!("2^{} into the scales", -self.exponent));

@@ -7,13 +7,14 @@
 //! multiply the weight. Likewise the finest scale of x multiplies sums, unless the kernel that quantises x can multiply
 //! each code with it exactly ([`ComputePlan::folds_input`]).
 //! Zero point, offset and shift are one term per segment, the zero-point correction
-//! `shift - scale * zero`, times the segment's sum of x.
+//! `shift - scale * zero`, times the segment's sum of x; where weights are rounded after their scale, the term is added to
+//! each weight.
 
 use std::ops::RangeInclusive;
 
 use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
 use quantloom_dsl::layout::GroupSize;
-use quantloom_dsl::{Activation, Code, Quantiser, ScaleType, Scheme};
+use quantloom_dsl::{Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
 
 use super::compute::ComputePlan;
 use super::dequant::DequantPlan;
@@ -69,22 +70,44 @@ pub struct ScalePlan {
     pub folded: Option<FoldedScale>,
 }
 
-/// A scale that multiplies weights during dequantisation, exactly or with one rounding. If the scale is as large as the
-/// operand's largest numbers (e8m0 in bf16), larger products are infinite; if the scale is below 2^-124 (e8m0 with e4m3 in
+/// Scales that multiply weights during dequantisation. If a scale is as large as the
+/// operand's largest numbers (e8m0 in bf16), larger products are infinite; if a scale is below 2^-124 (e8m0 with e4m3 in
 /// bf16), exact products lose at most 2^-134.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldedScale {
-    /// The level.
-    pub level: usize,
-    /// Whether products are rounded to the operand.
-    pub rounds: bool,
-    /// Columns of its groups.
+    /// How products are rounded to the operand.
+    pub rounding: WeightRounding,
+    /// Columns that share all scales and terms.
     pub columns: u32,
     /// The last dequantisation step, a multiplication with a power of two, multiplies with the scale
     /// times 2^exponent instead; `None` if the scale has a step of its own.
     pub exponent: Option<i32>,
     /// The elements are then this many powers of two too small.
     pub exponent_deficit: i32,
+}
+
+/// How weights are rounded to the operand after they are multiplied with their scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightRounding {
+    /// Every product is a number of the operand's type.
+    Exact,
+    /// The scale is of the operand's type: one multiplication rounds once.
+    Once,
+    /// The scale has more digits: it is the sum of two numbers of the operand's type, as is the term that is added to the
+    /// weight, if there is one.
+    InParts,
+}
+
+impl FoldedScale {
+    /// Whether products are rounded.
+    pub fn rounds(&self) -> bool {
+        self.rounding != WeightRounding::Exact
+    }
+
+    /// Whether scales, and terms of weights, are sums of two numbers of the operand's type.
+    pub fn in_parts(&self) -> bool {
+        self.rounding == WeightRounding::InParts
+    }
 }
 
 impl ScalePlan {
@@ -108,7 +131,7 @@ impl ScalePlan {
             };
         let scales = compute.product.scaling().is_some();
         let by_segment = if scales { ScalePlacement::Product } else { by_segment };
-        let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
+        let level = |scale: &ScaleLevel| LevelPlan {
             placement: placement(scale.group.cols, by_segment, at_the_end),
             divide: scale.divide,
         };
@@ -121,7 +144,7 @@ impl ScalePlan {
         let input = match activation {
             Activation::Float(_) => Vec::new(),
             Activation::Quantised(quantiser) => {
-                let level = |scale: &quantloom_dsl::ScaleLevel| LevelPlan {
+                let level = |scale: &ScaleLevel| LevelPlan {
                     placement: placement(scale.group.cols, x_by_segment, ScalePlacement::Epilogue),
                     divide: scale.divide,
                 };
@@ -135,8 +158,10 @@ impl ScalePlan {
             chunk: compute.rounds_weights.then(|| chunk_columns(dequant, &compute.product, class)),
         };
         let folded = FoldedScale::new(scheme, &levels, (dequant, lanes));
-        if let Some(level) = folded.and_then(|folded| levels.get_mut(folded.level)) {
-            level.placement = ScalePlacement::Element;
+        if folded.is_some() {
+            let folded =
+                levels.iter_mut().filter(|level| level.placement == ScalePlacement::Segment);
+            folded.for_each(|level| level.placement = ScalePlacement::Element);
         }
         Self {
             levels,
@@ -177,51 +202,49 @@ struct Lanes {
 }
 
 impl FoldedScale {
-    /// The scale that dequantisation can multiply with: the only parameter of w that changes along K, one per row, of a
-    /// type whose product with any code is a number of the operand's type; or of the operand's own type, bf16, if its
-    /// groups are shorter than a chunk and codes are integers that fill words.
+    /// The scales that dequantisation can multiply with: those that change along K, one per row. Exactly, if there is one of a
+    /// type whose product with any code is a number of the operand's type; or, if groups are shorter than a chunk, with a
+    /// rounding.
     fn new(
         scheme: &Scheme,
         levels: &[LevelPlan],
         (dequant, lanes): (&DequantPlan, Lanes),
     ) -> Option<Self> {
-        let by_segment = |level: &LevelPlan| level.placement == ScalePlacement::Segment;
-        let mut segments = (0..).zip(levels).filter(|(_, level)| by_segment(level));
-        let (Some((level, plan)), None) = (segments.next(), segments.next()) else { return None };
-        let alone = scheme.zero.is_none() && scheme.shifts.is_empty();
-        let sorted = scheme.index.is_some();
-        let scale = &scheme.scales[level];
-        let (GroupSize::Each(1), GroupSize::Each(columns)) = (scale.group.rows, scale.group.cols)
-        else {
+        let segments = scheme.scales.iter().zip(levels);
+        let segments = segments.filter(|(_, level)| level.placement == ScalePlacement::Segment);
+        let segments: Vec<(&ScaleLevel, &LevelPlan)> = segments.collect();
+        let of_rows = segments.iter().all(|(scale, _)| scale.group.rows == GroupSize::Each(1));
+        if segments.is_empty() || !of_rows || scheme.index.is_some() {
             return None;
-        };
-        let ScaleType::Number(scale) = scale.number else { return None };
+        }
+        let columns = common(weight_groups(scheme))?;
         // Schedules multiply elements of 16 bits, two at a time.
         let Number::Float(operand) = dequant.operand.number() else { return None };
-        if operand.bits() != 16 {
-            return None;
-        }
         // A lane's columns of a step share a scale.
         let whole = columns.is_power_of_two() && columns >= lanes.columns;
-        if !alone || sorted || plan.divide || !whole {
+        if operand.bits() != 16 || !whole {
             return None;
         }
-        if lanes.chunk.is_some_and(|chunk| columns < chunk)
-            && scale == NUMBER_BF16
-            && dequant.operand == OperandType::Bf16
-            && dequant.encoding().0 == 0
-            && matches!(dequant.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
-            && 32u32.is_multiple_of(dequant.weight.code.bits())
-        {
-            // bf16 has the range of f32: what underflows in a product is as small as in f32.
-            return Some(Self {
-                level,
-                rounds: true,
-                columns,
-                exponent: None,
-                exponent_deficit: 0,
-            });
-        }
+        let alone = match segments[..] {
+            [(scale, level)] if scheme.zero.is_none() && scheme.shifts.is_empty() => {
+                (!level.divide).then_some(scale.number)
+            }
+            _ => None,
+        };
+        let number = match alone {
+            Some(ScaleType::Number(number)) => Some(number),
+            Some(ScaleType::InputDtype) | None => None,
+        };
+        number
+            .and_then(|number| Self::exact((number, columns), (dequant, operand)))
+            .or_else(|| Self::rounded((number, columns), (dequant, lanes)))
+    }
+
+    /// A scale whose product with any code is a number of the operand's type.
+    fn exact(
+        (scale, columns): (Number, u32),
+        (dequant, operand): (&DequantPlan, FloatFormat),
+    ) -> Option<Self> {
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let Magnitudes { mantissa, smallest, largest } = Magnitudes::of(scale, operand)?;
         let fits = products_fit(code, mantissa, operand);
@@ -235,8 +258,28 @@ impl FoldedScale {
         };
         // The smallest product is a number of the operand too; of powers of two it loses half of the operand's smallest.
         let held = largest.is_none() || least(code) + smallest - exponent_deficit >= least(operand);
-        let takes = fits && held;
-        takes.then_some(Self { level, rounds: false, columns, exponent, exponent_deficit })
+        let rounding = WeightRounding::Exact;
+        (fits && held).then_some(Self { rounding, columns, exponent, exponent_deficit })
+    }
+
+    /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. `None` unless groups are
+    /// shorter than a chunk of codes that fill words and that the operand holds. `scale` is the only parameter of w along K,
+    /// if there is only one.
+    fn rounded(
+        (scale, columns): (Option<Number>, u32),
+        (dequant, lanes): (&DequantPlan, Lanes),
+    ) -> Option<Self> {
+        let short = lanes.chunk.is_some_and(|chunk| columns < chunk);
+        let held = dequant.operand == OperandType::Bf16
+            && !dequant.rounds()
+            && dequant.encoding().0 == 0
+            && 32u32.is_multiple_of(dequant.weight.code.bits());
+        let rounding = match scale {
+            Some(NUMBER_BF16) => WeightRounding::Once,
+            _ => WeightRounding::InParts,
+        };
+        let folded = Self { rounding, columns, exponent: None, exponent_deficit: 0 };
+        (short && held).then_some(folded)
     }
 }
 

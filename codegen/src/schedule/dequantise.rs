@@ -1,6 +1,8 @@
 //! A plan's dequantisation sequences as operations of the kernel.
 
 mod fragments;
+mod scale_parts;
+mod scales;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,7 @@ use crate::plan::{DequantPlan, templates};
 use crate::target::{ConvertedCode, Feature, Target};
 
 pub(super) use fragments::fragments;
+pub(super) use scales::{LaneGroups, Scales};
 pub(super) use steps::{StepOfA, step_of_register, steps};
 
 /// Zero points to subtract from the values of a sequence, by segment.
@@ -68,85 +71,8 @@ impl Zeros {
 pub(super) struct ByRow {
     /// Subtracted.
     pub(super) zeros: Option<Zeros>,
-    /// Multiplied, instead of the steps' power of two.
+    /// Multiplied.
     pub(super) scales: Option<Scales>,
-}
-
-/// Scales that dequantisation multiplies with.
-pub(super) struct Scales {
-    half: Half,
-    /// Whether the scale replaces the power of two of the last step.
-    instead: bool,
-    /// Whether the constants of last steps are multiplied by the scale, and not their results.
-    in_constants: bool,
-    /// Per group, the scales of the lane's rows, each in both halves.
-    groups: Vec<Vec<Operand>>,
-    /// Constants of last steps times scales, by group, row and constant: each is computed once.
-    made: BTreeMap<(usize, usize, u32), Operand>,
-    /// The group of each step's number of registers, in the order of codes.
-    of_step: Vec<usize>,
-    /// Registers of the operand in a step.
-    registers: usize,
-}
-
-impl Scales {
-    /// Scales from one register per group, which holds those of a lane's two rows, or that of its one
-    /// row twice. With `exponent` they replace the last step's power of two and are multiplied with
-    /// 2^exponent; `of_step` is the group of each step's number of registers, in the order of codes.
-    pub(super) fn of_halves(
-        b: &mut Builder,
-        half: Half,
-        (groups, rows): (&[Operand], u32),
-        (exponent, of_step): (Option<i32>, Vec<usize>),
-        main: &MainLoop<'_>,
-    ) -> Self {
-        // Of values that decoding leaves a power of two too small.
-        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
-        let power = exponent.or((too_small != 0).then_some(too_small));
-        let of_rows = |&group: &Operand| {
-            let mut both = group;
-            if let Some(exponent) = power {
-                let power = in_both_halves(half, 2f64.powi(exponent));
-                both = fused(b, half, [both, power, NOTHING]);
-            }
-            match rows {
-                1 => vec![both],
-                _ => [0x1010u32, 0x3232]
-                    .map(|select| b.ternary(Ternary::Permute, both, both, select))
-                    .to_vec(),
-            }
-        };
-        let groups = groups.iter().map(of_rows).collect();
-        let registers = main.lanes().a.registers;
-        let instead = exponent.is_some();
-        let in_constants = main.problem.scales_in_range() && half == Half::Bf16;
-        let made = BTreeMap::new();
-        Self { half, instead, in_constants, groups, made, of_step, registers }
-    }
-
-    /// Constants times the scale of a register of the operand, numbered from the first step on.
-    fn constants(
-        &mut self,
-        b: &mut Builder,
-        constants: [u32; 2],
-        register: usize,
-    ) -> Option<[Operand; 2]> {
-        let group = *self.of_step.get(register / self.registers)?;
-        let rows = self.groups.get(group)?;
-        let row = register % rows.len();
-        let (half, scale) = (self.half, rows[row]);
-        Some(constants.map(|constant| {
-            let made = self.made.entry((group, row, constant));
-            *made.or_insert_with(|| fused(b, half, [scale, constant.into(), NOTHING]))
-        }))
-    }
-
-    /// The scale of a register of the operand, numbered from the first step on.
-    fn of(&self, register: usize) -> Option<Operand> {
-        let group = self.of_step.get(register / self.registers)?;
-        let rows = self.groups.get(*group)?;
-        Some(rows[register % rows.len()])
-    }
 }
 
 /// The register of the operand that a step computes, if it computes one.
@@ -317,22 +243,34 @@ impl ByRow {
             }
             _ => None,
         };
-        let Some(scales) = &mut self.scales else { return value };
-        if scales.in_constants
-            && let (None, false, Step::Fma16(_, x, Arg::Word(factor), Arg::Word(base))) =
-                (value, scales.instead, step)
-            && let Some([factor, base]) = scales.constants(registers.b, [*factor, *base], register)
-        {
-            let x = registers.arg(*x);
-            return Some(fused(registers.b, scales.half, [x, factor, base]));
-        }
-        let (scale, half) = (scales.of(register)?, scales.half);
-        let value = match (value, step) {
-            (Some(value), _) => value,
-            (None, Step::Fma16(_, x, ..)) if scales.instead => registers.arg(*x),
-            (None, step) => step.lower(registers)?,
+        let decoded = |registers: &mut Registers<'_>| match value {
+            Some(value) => Some(value),
+            None => step.lower(registers),
         };
-        Some(fused(registers.b, half, [value, scale, NOTHING]))
+        match &mut self.scales {
+            None => value,
+            Some(Scales::InParts(scales)) => {
+                let value = decoded(registers)?;
+                scales.applied(registers.b, value, register)
+            }
+            Some(Scales::Whole(scales)) => {
+                if scales.in_constants
+                    && let (None, false, Step::Fma16(_, x, Arg::Word(factor), Arg::Word(base))) =
+                        (value, scales.instead, step)
+                    && let Some([factor, base]) =
+                        scales.constants(registers.b, [*factor, *base], register)
+                {
+                    let x = registers.arg(*x);
+                    return Some(fused(registers.b, scales.half, [x, factor, base]));
+                }
+                let scale = scales.of(register)?;
+                let value = match (value, step) {
+                    (None, Step::Fma16(_, x, ..)) if scales.instead => registers.arg(*x),
+                    _ => decoded(registers)?,
+                };
+                Some(fused(registers.b, scales.half, [value, scale, NOTHING]))
+            }
+        }
     }
 }
 
@@ -346,7 +284,6 @@ fn in_both_halves(half: Half, value: f64) -> Operand {
 /// z is -0, and the target has packed sums and products, one of these: the same result without a
 /// register for the constant.
 fn fused(b: &mut Builder, half: Half, [x, y, z]: [Operand; 3]) -> Operand {
-    const ONES: Operand = Operand::U32(0x3f80_3f80);
     if half == Half::Bf16 && b.target().has(Feature::PackedBf16) {
         match (y, z) {
             (ONES, _) => return b.binary(Binary::AddPacked(half), x, z),
@@ -394,6 +331,8 @@ fn widened(b: &mut Builder, side: Side, operand: Operand) -> Operand {
     }
 }
 
+/// 1 in both halves, in bf16.
+const ONES: Operand = Operand::U32(0x3f80_3f80);
 /// -0 in both halves.
 const NOTHING: Operand = Operand::U32(templates::NEGATIVE_ZEROS);
 

@@ -9,7 +9,7 @@
 use quantloom_dsl::format::{BF16, F16, FloatFormat, NUMBER_F32, Number, Variant};
 use quantloom_dsl::layout::{Component, Granularity, GroupSize};
 
-use super::dequantise::{Scales, in_register, step_of_register};
+use super::dequantise::{LaneGroups, Scales, in_register, step_of_register};
 use super::lanes::{OfLane, Scaled};
 use super::mapping::MainLoop;
 use super::problem::Problem;
@@ -240,25 +240,6 @@ impl GroupParams {
         step * main.step() / self.columns.max(main.shared_columns())
     }
 
-    /// The scales that the dequantisation of a k-tile multiplies with, if any.
-    pub(super) fn of_weights(
-        &self,
-        b: &mut Builder,
-        main: &MainLoop<'_>,
-        (words, shift): (&[Reg], Option<Operand>),
-    ) -> Option<Scales> {
-        let (half, folded) = (main.problem.half()?, main.problem.plan.scale.folded?);
-        let groups = 0..self.of_lane(main.k_tile()).max(1);
-        let rows = main.rows(self).len;
-        let groups = groups.map(|group| self.halves(b, rows, (words, shift), (group, half)));
-        let groups: Vec<Operand> = groups.collect();
-        let (steps, registers) = (main.k_tile() / main.step(), main.lanes().a.registers);
-        let step = |number| step_of_register(main, number as usize * registers);
-        let of_step = (0..steps).map(|number| self.of_step(main, step(number) as u32) as usize);
-        let of_step = of_step.collect();
-        Some(Scales::of_halves(b, half, (&groups, rows), (folded.exponent, of_step), main))
-    }
-
     /// The scales for each step of a k-tile, for an instruction that scales.
     pub(super) fn of_product(
         &self,
@@ -368,6 +349,44 @@ impl GroupParams {
         }
         values.resize(rows as usize, values[0]);
         values
+    }
+}
+
+/// What a lane has of a group parameter in a k-tile.
+#[derive(Clone)]
+pub(super) struct LaneNumbers {
+    pub(super) of: GroupParams,
+    /// The words that hold the numbers.
+    pub(super) words: Vec<Reg>,
+    /// The shift of this lane's numbers in a word; `None` if the lane uses whole words.
+    pub(super) shift: Option<Operand>,
+}
+
+impl LaneNumbers {
+    /// The scales that the dequantisation of a k-tile multiplies with, if any, and the terms that it adds.
+    pub(super) fn scales_of_weights(
+        self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        term: Option<Self>,
+    ) -> Option<Scales> {
+        main.problem.plan.scale.folded?;
+        let places = (0..self.of.of_lane(main.k_tile()).max(1)).collect();
+        let (steps, registers) = (main.k_tile() / main.step(), main.lanes().a.registers);
+        let step = |number| step_of_register(main, number as usize * registers);
+        let of_step = (0..steps).map(|number| self.of.of_step(main, step(number) as u32) as usize);
+        let of_step = of_step.collect();
+        Scales::new(b, main, (self, term), LaneGroups { places, of_step })
+    }
+
+    /// As [`GroupParams::halves`].
+    pub(super) fn halves(&self, b: &mut Builder, rows: u32, place: (u32, Half)) -> Operand {
+        self.of.halves(b, rows, (&self.words, self.shift), place)
+    }
+
+    /// As [`GroupParams::values`].
+    pub(super) fn values(&self, b: &mut Builder, rows: u32, place: u32) -> Vec<Operand> {
+        self.of.values(b, rows, (&self.words, self.shift), place, 0)
     }
 }
 

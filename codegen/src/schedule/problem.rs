@@ -3,7 +3,7 @@
 //! The plan determines where each scale, zero point and shift is applied. `weight_params` reduces them to at
 //! most four kinds of parameters: a scale of each segment's sum or of each weight ([`Problem::scale`]), zero
 //! points that dequantisation subtracts ([`Problem::zero`]), a zero-point correction, which multiplies a
-//! segment's sum of x ([`Problem::correction`]), and a per-channel scale ([`Problem::channel_scale`]).
+//! segment's sum of x or is added to each weight ([`Problem::correction`]), and a per-channel scale ([`Problem::channel_scale`]).
 //! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts of
 //! the product: a schedule chooses them (`mapping`).
 
@@ -47,7 +47,8 @@ pub struct Problem {
     pub scale: Option<GroupParams>,
     /// Subtracted from codes during dequantisation.
     pub zero: Option<GroupParams>,
-    /// The zero-point correction: multiplies the sum of x over a segment.
+    /// The zero-point correction: multiplies the sum of x over a segment, or is added to each weight
+    /// ([`Problem::corrects_sums`]).
     pub correction: Option<GroupParams>,
     /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub channel_scale: bool,
@@ -148,7 +149,11 @@ impl Problem {
             (None, None) => scale,
         };
         let scale = this.scale.map(apart);
-        let this = Self { scale, ..this };
+        let correction = match this.corrects_sums() {
+            true => this.correction,
+            false => this.correction.map(apart),
+        };
+        let this = Self { scale, correction, ..this };
         let of_warp_groups = this.for_warp_groups().map(Box::new);
         Ok(Self { of_warp_groups, ..this })
     }
@@ -229,7 +234,7 @@ impl Problem {
     ///   and a number of f16 is a multiple of its smallest number.)
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
-        let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds);
+        let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds());
         let may = own.may_round() && !own.scales_of_x_along_k();
         let by_choice = self.target().has(Feature::Wgmma) && own.scales_sums() && may;
         let half = own.half()?;
@@ -388,6 +393,11 @@ impl Problem {
     pub fn scales_sums(&self) -> bool {
         let by_instruction = self.plan.compute.product.scaling().is_some();
         self.scale.is_some() && self.plan.scale.folded.is_none() && !by_instruction
+    }
+
+    /// Whether the zero-point correction multiplies sums of x, and is not added to weights during dequantisation.
+    pub fn corrects_sums(&self) -> bool {
+        self.correction.is_some_and(|correction| !correction.of_weights)
     }
 
     /// Whether scales of w or of x multiply the sums of segments.

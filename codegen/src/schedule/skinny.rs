@@ -29,7 +29,7 @@ use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Scales, StepOfA, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
-use super::group_params::GroupParams;
+use super::group_params::{GroupParams, LaneNumbers};
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
@@ -534,8 +534,14 @@ impl TileParams<'_, '_> {
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
         let main = self.skinny.main;
         main.problem.plan.scale.folded?;
-        let (LaneParams { of, shift, .. }, words) = self.of(self.skinny.io.scale)?;
-        of.of_weights(b, main, (words, *shift))
+        let read = |(LaneParams { of, shift, .. }, words): (&LaneParams, &[Reg])| LaneNumbers {
+            of: *of,
+            words: words.to_vec(),
+            shift: *shift,
+        };
+        let [scale, term] = [self.skinny.io.scale, self.skinny.io.correction]
+            .map(|buffer| self.of(buffer).map(read));
+        scale?.scales_of_weights(b, main, term)
     }
 
     /// The scales of w for each step of a k-tile, for an instruction that scales; otherwise none.
@@ -558,7 +564,8 @@ impl TileParams<'_, '_> {
         };
         let scale = self.skinny.io.scale.filter(|_| main.problem.scales_sums());
         let rows = values(scale, main.problem.exponent());
-        SegmentScales { rows, tokens: None, correction: values(self.skinny.io.correction, 0) }
+        let correction = self.skinny.io.correction.filter(|_| main.problem.corrects_sums());
+        SegmentScales { rows, tokens: None, correction: values(correction, 0) }
     }
 }
 

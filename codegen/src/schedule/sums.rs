@@ -54,7 +54,7 @@ impl<'p> Summing<'p> {
         };
         let (of_a, of_d) = (main.lanes().a.registers, main.lanes().d.registers.len());
         let one = || main.problem.input.operand.ones();
-        let ones = main.problem.correction.map(|_| constants(b, "ones", of_a, one()));
+        let ones = main.problem.corrects_sums().then(|| constants(b, "ones", of_a, one()));
         let ones = ones.unwrap_or_default();
         let start = match main.problem.sums_integers() {
             true => constants(b, "start", of_d, MAGIC.to_bits()),

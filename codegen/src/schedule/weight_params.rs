@@ -17,7 +17,7 @@ pub(super) struct WeightParams {
     pub(super) scale: Option<GroupParams>,
     /// Subtracted from codes during dequantisation.
     pub(super) zero: Option<GroupParams>,
-    /// The zero-point correction: multiplies the sum of x over a segment.
+    /// The zero-point correction: multiplies the sum of x over a segment, or is added to each weight.
     pub(super) correction: Option<GroupParams>,
     /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub(super) channel_scale: bool,
@@ -31,7 +31,6 @@ impl WeightParams {
             let levels = (0u8..).zip(&plan.scale.levels).zip(&scheme.scales);
             levels.filter(move |((_, level), _)| level.placement == placement)
         };
-        // A scale that dequantisation multiplies with is the only one.
         let mut by_segment = placed(ScalePlacement::Element)
             .chain(placed(ScalePlacement::Segment))
             .chain(placed(ScalePlacement::Product));
@@ -72,13 +71,17 @@ impl WeightParams {
         };
         let scale = scale.map(|scale| GroupParams { of_weights: on_weights, ..scale });
         let (add, _) = plan.dequant.encoding();
-        let zero = scheme.zero.and_then(|zero| subtracted_zeros(&zero, plan, (add, k_tile)));
+        // Where scales multiply weights in parts, zero points are in the term that is added.
+        let zero = scheme.zero.filter(|_| plan.scale.folded.is_none());
+        let zero = zero.and_then(|zero| subtracted_zeros(&zero, plan, (add, k_tile)));
         let adds = correction_terms(plan, zero.as_ref()).needed(scheme);
+        let columns = plan.scale.folded.map_or(segment, |folded| folded.columns);
+        let correction = GroupParams::computed(ParamKind::ZeroPointCorrection, columns);
+        let of_weights = plan.scale.folded.is_some();
         Self {
             scale,
             zero,
-            correction: adds
-                .then(|| GroupParams::computed(ParamKind::ZeroPointCorrection, segment)),
+            correction: adds.then_some(GroupParams { of_weights, ..correction }),
             channel_scale: placed(ScalePlacement::Epilogue).next().is_some()
                 || plan.scale.input_in_channel_scale(),
         }

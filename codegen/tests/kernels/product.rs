@@ -60,10 +60,14 @@ pub struct RandomProduct {
     codes: Vec<u32>,
     scales: Halves,
     zeros: Option<Halves>,
+    /// Terms that are added to weights, of f32.
+    terms: Option<Vec<f32>>,
     bias: Option<Vec<f32>>,
     x: Halves,
     /// Whether the kernel multiplies weights by their scales, and rounds them.
     scaled_weights: bool,
+    /// Whether an element of y is a weight.
+    single_columns: bool,
 }
 
 impl RandomProduct {
@@ -80,10 +84,27 @@ impl RandomProduct {
         });
         let mut integer = || (random.next() & 15) as f64;
         let zeros = problem.zero.map(|of| Halves::draw(n * groups, of.number, &mut integer));
+        // No multiple of a scale, and more digits than a 16-bit float has.
+        let terms =
+            problem.correction.map(|_| (0..n * groups).map(|_| random.signed() as f32).collect());
         let x = Halves::draw(m * k, problem.output, || random.signed());
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
-        Self { problem: problem.clone(), m, codes, scales, zeros, bias, x, scaled_weights: false }
+        let problem = problem.clone();
+        let (scaled_weights, single_columns) = (false, false);
+        Self { problem, m, codes, scales, zeros, terms, bias, x, scaled_weights, single_columns }
+    }
+
+    /// The same with one element of each row of x, 1: each element of y is a weight in parts, which y holds.
+    pub fn with_single_columns(self) -> Self {
+        let (k, number) = (self.problem.k as usize, self.problem.output);
+        let mut at = 0;
+        let x = Halves::draw(self.m * k, number, || {
+            let (row, column) = (at / k, at % k);
+            at += 1;
+            if column == row * 37 % k { 1.0 } else { 0.0 }
+        });
+        Self { x, single_columns: true, ..self }
     }
 
     /// The same for a kernel that multiplies weights by their scales.
@@ -100,9 +121,17 @@ impl RandomProduct {
             let bytes_of = |halves: &[u16]| halves.iter().flat_map(|h| h.to_le_bytes()).collect();
             let contents = match buffer.name.as_str() {
                 "w" => Contents::from_bytes(self.native_codes()),
-                "scale" => Contents::from_bytes(bytes_of(&self.per_group(&self.scales))),
+                "scale" => Contents::from_bytes(bytes_of(&self.halves_per_group(&self.scales))),
                 "zero" => {
-                    Contents::from_bytes(bytes_of(&self.per_group(self.zeros.as_ref().unwrap())))
+                    let zeros = self.halves_per_group(self.zeros.as_ref().unwrap());
+                    Contents::from_bytes(bytes_of(&zeros))
+                }
+                "correction" => {
+                    let unit = 2f32.powi(self.problem.correction_exponent());
+                    let terms = self.terms.as_ref().unwrap();
+                    let terms: Vec<f32> = terms.iter().map(|term| term * unit).collect();
+                    let terms = self.per_group(&terms, [f32::NAN, 0.0]);
+                    Contents::from_bytes(terms.iter().flat_map(|t| t.to_le_bytes()).collect())
                 }
                 "bias" => {
                     let bias = self.bias.as_ref().unwrap();
@@ -144,14 +173,19 @@ impl RandomProduct {
 
     /// Row g of a tile beside row g + 8, the groups of a k-tile one pair after another, k-tiles after
     /// one another; NaN where there is no row, 0 where there is no group.
-    fn per_group(&self, halves: &Halves) -> Vec<u16> {
+    fn halves_per_group(&self, halves: &Halves) -> Vec<u16> {
+        self.per_group(&halves.bits, [0x7fff, 0])
+    }
+
+    /// The same of other numbers, with what is where there is no row, and no group.
+    fn per_group<T: Copy>(&self, numbers: &[T], [no_row, no_group]: [T; 2]) -> Vec<T> {
         let (n, groups) = (self.problem.n as usize, groups(&self.problem));
         let of_k_tile =
             (self.problem.mapping.k_tile / self.problem.scale.unwrap().columns).max(1) as usize;
         let padded = groups.next_multiple_of(of_k_tile);
         // Those of one lane are adjacent.
         let apart = self.problem.scale.unwrap().apart as usize;
-        let mut all = vec![0x7fff; n.next_multiple_of(16) * padded];
+        let mut all = vec![no_row; n.next_multiple_of(16) * padded];
         for row in 0..n {
             for group in 0..padded {
                 let group_of_tile = group % of_k_tile;
@@ -159,7 +193,7 @@ impl RandomProduct {
                 let place = (row % 8 * of_k_tile + of_lane) * 2 + row % 16 / 8;
                 let k_tile = (row / 16 * padded + group / of_k_tile * of_k_tile) * 16;
                 let there = group < groups;
-                all[k_tile + place] = if there { halves.bits[row * groups + group] } else { 0 };
+                all[k_tile + place] = if there { numbers[row * groups + group] } else { no_group };
             }
         }
         all
@@ -170,7 +204,8 @@ impl RandomProduct {
     /// once more, then groups, and what `parts` warps and blocks have, are added up, the bias as a
     /// group: each term of the sum meets at most so many roundings. y itself is rounded once to its
     /// type. If weights are multiplied by their scales, each of them is rounded once to the operand's type,
-    /// by half of its epsilon at most: scales here are far from the type's smallest number.
+    /// by half of its epsilon at most, or in parts and with a term as the conformance kit's bound says: scales here are far
+    /// from the type's smallest number.
     fn expected(&self, parts: usize) -> Vec<(f64, f64)> {
         let (n, k) = (self.problem.n as usize, self.problem.k as usize);
         let group = self.problem.scale.unwrap().columns as usize;
@@ -181,6 +216,8 @@ impl RandomProduct {
         let operand = self::format(self.problem.input.operand.number());
         let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;
+        let offset = if self.terms.is_some() { 0.0 } else { 8.0 };
+        let in_parts = self.problem.plan.scale.folded.is_some_and(|folded| folded.in_parts());
         let mut all = Vec::new();
         for token in 0..self.m {
             for row in 0..n {
@@ -188,13 +225,31 @@ impl RandomProduct {
                 let (mut sum, mut size) = (bias, bias.abs());
                 for column in 0..k {
                     let at = row * groups + column / group;
-                    let zero = self.zeros.as_ref().map_or(8.0, |zeros| zeros.values[at]);
+                    let zero = self.zeros.as_ref().map_or(offset, |zeros| zeros.values[at]);
                     let code = f64::from(self.codes[row * k + column]);
-                    let term = self.x.values[token * k + column] * (code - zero);
-                    sum += term * self.scales.values[at];
-                    size += (term * self.scales.values[at]).abs();
+                    let x = self.x.values[token * k + column];
+                    let scaled = (code - zero) * self.scales.values[at];
+                    let added = self.terms.as_ref().map_or(0.0, |terms| f64::from(terms[at]));
+                    sum += x * (scaled + added);
+                    size += x.abs() * (scaled.abs() + added.abs());
                 }
-                let of_weights = if self.scaled_weights { operand.epsilon() / 2.0 } else { 0.0 };
+                let rounding = operand.epsilon() / 2.0;
+                if self.single_columns {
+                    // With e = rounding, and a term: the first part is within 2 e of `size` of the weight, and loses e
+                    // of itself, as their sum does; the second one and the low parts lose 4 e e (1 + e) of `size`.
+                    let (roundings, parts) =
+                        if self.terms.is_some() { (2.0, 8.0) } else { (1.0, 5.0) };
+                    all.push((sum, rounding * (roundings * sum.abs() + parts * rounding * size)));
+                    continue;
+                }
+                let of_weights = match (self.scaled_weights, in_parts) {
+                    (false, _) => 0.0,
+                    (true, false) => rounding,
+                    (true, true) => {
+                        let roundings = if self.terms.is_some() { 2.0 } else { 1.0 };
+                        roundings * rounding * (1.0 + 8.0 * rounding)
+                    }
+                };
                 let each = (1.0 + roundings / (1.0 - roundings)) * (1.0 + of_weights) - 1.0;
                 let computed = each * size;
                 let own = (sum.abs() + computed) * format.epsilon() / 2.0;

@@ -32,6 +32,14 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "short",
         "short { weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
     ),
+    (
+        "parts",
+        "parts { weight: u4 - 8, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 }",
+    ),
+    (
+        "terms",
+        "terms { weight: u4, shift: f16, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 }",
+    ),
     ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
     (
         "integers",

@@ -1,4 +1,4 @@
-//! The group parameters that a consumer applies during dequantisation: scales and zero points of its rows.
+//! The group parameters that a consumer applies during dequantisation: scales, zero points and terms of its rows.
 //!
 //! Columns come in order, so that every lane needs all groups of a k-tile, also where the native layout
 //! distributes them over the lanes of a row ([`GroupParams::in_order`]).
@@ -11,8 +11,8 @@ use super::stage::{StagedParam, Stages};
 use super::weights::{WarpRows, step_of};
 use crate::ir::{Address, Binary, BufferId, Builder, Cache, Operand, Reg, Type, Uniformity, Width};
 use crate::schedule::chunk::{loads, width};
-use crate::schedule::dequantise::{ByRow, Scales, Zeros};
-use crate::schedule::group_params::GroupParams;
+use crate::schedule::dequantise::{ByRow, LaneGroups, Scales, Zeros};
+use crate::schedule::group_params::{GroupParams, LaneNumbers};
 use crate::schedule::mapping::MainLoop;
 
 /// A warp's group parameters of a k-tile.
@@ -204,32 +204,44 @@ impl<'s> Params<'s> {
                 let segment = |segment| of.twice(b, rows, words, of.of_segment(main, segment));
                 let segments = (0..segments).map(segment).collect();
                 by_row.zeros = Some(Zeros::new(half, main, segments));
-            } else if !self.on_sums {
-                by_row.scales = scales(b, main, (staged.of, *of), words);
             }
+        }
+        // Parts of numbers are computed where their first weight is: the words of the next stage may be loaded before that.
+        let later = problem.plan.scale.folded.is_some_and(|folded| folded.in_parts());
+        let mut of = |kind: Option<GroupParams>| {
+            let mut kinds = self.kinds.iter().filter(|param| Some(param.staged.of) == kind);
+            let Param { staged, of, shift, words, .. } = kinds.next()?;
+            let mut words = words[tile as usize].clone();
+            if later {
+                let count = words.len() as u32;
+                let copies = b.array("params_of_stage", Type::U32, count, Uniformity::Varying);
+                copies.iter().zip(&words).for_each(|(&copy, &word)| b.set(copy, word));
+                words = copies;
+            }
+            Some((staged.of, LaneNumbers { of: *of, words, shift: *shift }))
+        };
+        if !self.on_sums
+            && let Some((native, scale)) = of(problem.scale)
+        {
+            let term = of(problem.correction).map(|(_, term)| term);
+            by_row.scales = scales(b, main, native, (scale, term));
         }
         by_row
     }
 }
 
-/// The scales of a lane's rows for each fragment of a k-tile, whose columns are in order.
+/// The scales of a lane's rows for each fragment of a k-tile, whose columns are in order, and the terms of weights.
 fn scales(
     b: &mut Builder,
     main: &MainLoop<'_>,
-    (native, of): (GroupParams, GroupParams),
-    words: (&[Reg], Option<Operand>),
+    native: GroupParams,
+    (scale, term): (LaneNumbers, Option<LaneNumbers>),
 ) -> Option<Scales> {
-    let half = main.problem.half()?;
-    let rows = main.rows(&of).len;
-    let groups = 0..of.of_k_tile(main.k_tile());
-    let groups = groups.map(|group| {
-        let place = native.place_of_group(main, group);
-        of.halves(b, rows, words, (place, half))
-    });
-    let groups: Vec<Operand> = groups.collect();
+    let of = scale.of;
+    let places = 0..of.of_k_tile(main.k_tile());
+    let places = places.map(|group| native.place_of_group(main, group)).collect();
     let steps = 0..main.k_tile() / main.step();
     let of_step = |number| (step_of(main, number) * main.step() / of.columns) as usize;
     let of_step = steps.map(of_step).collect();
-    let exponent = main.problem.plan.scale.folded.and_then(|folded| folded.exponent);
-    Some(Scales::of_halves(b, half, (&groups, rows), (exponent, of_step), main))
+    Scales::new(b, main, (scale, term), LaneGroups { places, of_step })
 }

@@ -214,7 +214,7 @@ impl Schedule for WarpGroupTile {
     /// Scales that elsewhere multiply sums may multiply weights here.
     fn rounds_scaled_weights(&self, problem: &Problem) -> bool {
         let problem = problem.of_warp_groups();
-        let by_plan = problem.plan.scale.folded.is_some_and(|folded| folded.rounds);
+        let by_plan = problem.plan.scale.folded.is_some_and(|folded| folded.rounds());
         by_plan || problem.scales_sums() && !self.exact
     }
 
@@ -288,7 +288,7 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
             WarpGroupLimit::PlacedBits,
         ),
         (main.segment().is_multiple_of(native.columns), WarpGroupLimit::ShortGroups),
-        (problem.correction.is_none(), WarpGroupLimit::Corrections),
+        (!problem.corrects_sums(), WarpGroupLimit::Corrections),
         (kinds(main).all(copied) && problem.scale.iter().all(read), WarpGroupLimit::RowBlocks),
         (of_x.is_none_or(whole), WarpGroupLimit::InputGroups),
         (output(problem), WarpGroupLimit::Output),

@@ -70,7 +70,9 @@ struct Words {
 
 /// The group parameters that a stage holds, in the order of [`Stages::params`]: those of single rows.
 pub(super) fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
-    [main.problem.scale, main.problem.zero].into_iter().flatten().filter(|of| of.rows == 1)
+    let problem = main.problem;
+    let all = [problem.scale, problem.zero, problem.correction];
+    all.into_iter().flatten().filter(|of| of.rows == 1)
 }
 
 /// Groups of columns of x with a scale each, if k-tiles have scales.
@@ -174,7 +176,8 @@ impl Stages {
 
         let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
         let scale = io.scale.filter(|_| staged(problem.scale));
-        let buffers = [scale, io.zero.filter(|_| staged(problem.zero))].into_iter().flatten();
+        let zero = io.zero.filter(|_| staged(problem.zero));
+        let buffers = [scale, zero, io.correction].into_iter().flatten();
         let params = kinds(main).zip(buffers).zip(param_words).enumerate();
         let params = params.map(|(number, ((of, buffer), words))| {
             let tile_words = of.tile_words(problem);

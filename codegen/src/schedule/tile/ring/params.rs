@@ -5,7 +5,7 @@ use super::{Tile, inside};
 use crate::ir::{Address, BufferId, Builder, MatrixScale, Operand, Reg, SharedId};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise;
-use crate::schedule::group_params::GroupParams;
+use crate::schedule::group_params::{GroupParams, LaneNumbers};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::SegmentScales;
 use crate::schedule::tile::TileShape;
@@ -162,8 +162,13 @@ impl Scales<'_> {
         b: &mut Builder,
         main: &MainLoop<'_>,
     ) -> Option<dequantise::Scales> {
-        let (kind, words) = self.scale.as_ref()?;
-        kind.of.of_weights(b, main, (words, kind.shift))
+        let read = |(kind, words): &(&ParamCopy, Vec<Reg>)| LaneNumbers {
+            of: kind.of,
+            words: words.clone(),
+            shift: kind.shift,
+        };
+        let [scale, term] = [&self.scale, &self.correction].map(|of| of.as_ref().map(read));
+        scale?.scales_of_weights(b, main, term)
     }
 
     /// The scales of w for each step of the k-tile, for an instruction that scales; otherwise none.
@@ -197,6 +202,10 @@ impl Scales<'_> {
         } else {
             None
         };
-        SegmentScales { rows, tokens: None, correction: values(&self.correction, 0) }
+        let correction = match main.problem.corrects_sums() {
+            true => values(&self.correction, 0),
+            false => None,
+        };
+        SegmentScales { rows, tokens: None, correction }
     }
 }

@@ -1,0 +1,112 @@
+//! Scales and terms with more digits than the operand has, as sums of two numbers of the operand.
+//!
+//! A number n of f32 is high + low: high has the leading 8 digits of n, which are a bf16, and low is the rest, rounded to
+//! bf16. A decoded value v is a number of bf16 as well. The weight v s is `fma(v, high, v low)`: one rounding of the
+//! weight, and errors of v low, which is less than 2^-7 of the weight. With a term m, v s + m is
+//! `fma(v, s high, m high) + fma(v, s low, m low)`: two roundings of that kind. The bound of products
+//! (`Decoded::scaled` of the runtime) counts both.
+//!
+//! The parts of a group are computed where its first weight is, so that few registers hold them at once.
+
+use std::collections::BTreeMap;
+
+use super::scales::LaneGroups;
+use super::{NOTHING, ONES, fused};
+use crate::ir::{Binary, Builder, Half, Operand, Ternary, Unary};
+use crate::schedule::group_params::LaneNumbers;
+use crate::schedule::mapping::MainLoop;
+use quantloom_dsl::format::NUMBER_BF16;
+
+/// The scales of a lane's rows in parts, and the terms that are added to weights.
+pub(in crate::schedule) struct ScaleParts {
+    half: Half,
+    /// Rows of a lane.
+    rows: u32,
+    scale: LaneNumbers,
+    term: Option<LaneNumbers>,
+    groups: LaneGroups,
+    /// By group, per row: each is computed once.
+    made: BTreeMap<usize, Vec<OfRow>>,
+    /// Registers of the operand in a step.
+    registers: usize,
+}
+
+/// What a row multiplies and adds in a group.
+#[derive(Clone, Copy)]
+struct OfRow {
+    scale: Parts,
+    term: Option<Parts>,
+}
+
+/// A number as the sum of two, each in both halves of a register.
+#[derive(Clone, Copy)]
+struct Parts {
+    high: Operand,
+    /// `None` if the number is the high part.
+    low: Option<Operand>,
+}
+
+impl ScaleParts {
+    pub(super) fn new(
+        main: &MainLoop<'_>,
+        half: Half,
+        (scale, term): (LaneNumbers, Option<LaneNumbers>),
+        groups: LaneGroups,
+    ) -> Self {
+        let (rows, registers) = (main.rows(&scale.of).len, main.lanes().a.registers);
+        Self { half, rows, scale, term, groups, made: BTreeMap::new(), registers }
+    }
+
+    /// A decoded value times its scale, plus its term; the value is of a register of the operand, numbered from the first step
+    /// on.
+    pub(super) fn applied(
+        &mut self,
+        b: &mut Builder,
+        value: Operand,
+        register: usize,
+    ) -> Option<Operand> {
+        let group = *self.groups.of_step.get(register / self.registers)?;
+        let place = *self.groups.places.get(group)?;
+        let (half, rows) = (self.half, self.rows);
+        let (scale, term) = (&self.scale, &self.term);
+        let made = self.made.entry(group).or_insert_with(|| {
+            let mut parts = |numbers: &LaneNumbers| {
+                let values = numbers.values(b, rows, place);
+                let whole = numbers.of.number == NUMBER_BF16;
+                values.into_iter().map(|value| Parts::of(b, half, value, whole)).collect::<Vec<_>>()
+            };
+            let scales = parts(scale);
+            let terms = term.as_ref().map(parts);
+            let term = |row: usize| terms.as_ref().map(|terms| terms[row]);
+            (0..).zip(scales).map(|(row, scale)| OfRow { scale, term: term(row) }).collect()
+        });
+        let OfRow { scale, term } = made[register % made.len()];
+        let [high, low] = [term.map(|term| term.high), term.and_then(|term| term.low)];
+        let low = match scale.low {
+            Some(scale) => Some(fused(b, half, [value, scale, low.unwrap_or(NOTHING)])),
+            None => low,
+        };
+        Some(match (high, low) {
+            (Some(term), Some(low)) => {
+                let high = fused(b, half, [value, scale.high, term]);
+                fused(b, half, [high, ONES, low])
+            }
+            (term, low) => fused(b, half, [value, scale.high, term.or(low).unwrap_or(NOTHING)]),
+        })
+    }
+}
+
+impl Parts {
+    /// A number of f32, or of bf16 if it is `whole`.
+    fn of(b: &mut Builder, half: Half, value: Operand, whole: bool) -> Self {
+        let bits = b.unary(Unary::AsU32, value);
+        let high = b.ternary(Ternary::Permute, bits, bits, 0x3232u32);
+        if whole {
+            return Self { high, low: None };
+        }
+        let leading = b.and(bits, 0xffff_0000u32);
+        let leading = b.unary(Unary::AsF32, leading);
+        let rest = b.binary(Binary::SubF32, value, leading);
+        Self { high, low: Some(b.binary(Binary::Pack(half), rest, rest)) }
+    }
+}
