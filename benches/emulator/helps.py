@@ -188,66 +188,6 @@ def fp8_of_gfx942(emulator):
 
 
 @help
-def small_operands_of_wmma(emulator):
-    """Operands of 4 bits (IU4) and FP8 (FP8_FP8, BF8_FP8 and so on): RDNA3 ISA and RDNA4 ISA, "Wave Matrix Multiply Accumulate".
-    The emulator takes bytes of FP8 for halves of f16, and 4 bits for 16. Which lane has which k is the same in A and B, so that
-    no sum shows it."""
-    edit(emulator, "_compile_wmma",
-         ("sz = 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16",
-          "sz = 4 if 'IU4' in op_name else 8 if any(t in op_name for t in ('IU8', 'FP8', 'BF8')) else 16\n"
-          "  wide = '16X16X32' in op_name\n  depth = 32 if wide else 16\n"
-          "  small = [f'{t.lower()}_to_f32' for t in op_name.split('_')[-2:]] if 'FP8' in op_name or 'BF8' in op_name else None"),
-         ('if "F" in output_type: return cvt(pkd)',
-          'if "F" in output_type: return (_FUNCS[small[src is src1_r]] if small else cvt)(pkd)'),
-         ("return (pkd << _c(24, dtypes.uint)).bitcast(dtypes.int32) >> _c(24, dtypes.int32)",
-          "return (pkd << _c(32 - sz, dtypes.uint)).bitcast(dtypes.int32) >> _c(32 - sz, dtypes.int32)"),
-         ("elem, lane = ((k & 3) | ((k >> 1) & 4), i + ((k >> 2) & 1) * 16) if is_rdna4 else (k, i)",
-          "elem, lane = (k & 15, i + (k >> 4) * 16) if wide else ((k & 3) | ((k >> 1) & 4), i + ((k >> 2) & 1) * 16) if is_rdna4 else (k, i)"),
-         ("for row in range(16) for k in range(16)]", "for row in range(16) for k in range(depth)]"),
-         ("sum(mat_a[r*16+k] * mat_b[c*16+k] for k in range(16))", "sum(mat_a[r*depth+k] * mat_b[c*depth+k] for k in range(depth))"))
-
-
-@help
-def f16_operands_of_mfma(emulator):
-    """Denormal f16, infinities and NaN are operands like others (CDNA3 ISA, "Matrix Arithmetic Instructions"; the MI200 before it
-    flushed denormals). The emulator takes denormals for 0 and infinities for 65536."""
-    edit(emulator, "_compile_mfma", (
-        "return exp.eq(_c(0)).where(_c(0), f32_bits)",
-        "small = (mant.cast(dtypes.float32) * UOp.const(2.0 ** -24, dtypes.float32)).bitcast(dtypes.uint32) | (sign << _c(31))\n"
-        "    large = (sign << _c(31)) | _c(0x7F800000) | (mant << _c(13))\n"
-        "    return exp.eq(_c(0)).where(small, exp.eq(_c(31)).where(large, f32_bits))"))
-
-
-@help
-def int8_operands_of_mfma(emulator):
-    """V_MFMA_I32_16X16X32_I8. What the emulator makes of it, its C compiler refuses: signed numbers, stored as unsigned ones."""
-    edit(emulator, "_compile_mfma", (
-        "return (byte.cast(dtypes.int32) ^ UOp.const(0x80, dtypes.int32)) - UOp.const(0x80, dtypes.int32)",
-        "return (byte ^ UOp.const(0x80, dtypes.uint32)) - UOp.const(0x80, dtypes.uint32)"))
-
-
-@help
-def fp8_of_gfx942(emulator):
-    """CDNA3 has FP8 and BF8 of the kind `fnuz`: exponents have a larger bias by 1, the code of -0 is NaN and there is no
-    infinity (CDNA3 ISA, formats of FP8 and BF8). The emulator has one CDNA, with the OCP kinds of CDNA4."""
-    if emulator.target != "gfx942":
-        return
-    def decode(mantissa):
-        def value(code):
-            code = code.cast(emulator.dtypes.uint32) & emulator._c(0xFF)
-            shift = emulator._c(mantissa)
-            exponent, part = (code >> shift) & emulator._c((1 << 7 - mantissa) - 1), code & emulator._c((1 << mantissa) - 1)
-            bias = 1 << 6 - mantissa
-            float32 = emulator.dtypes.float32
-            small = (part.cast(float32) * emulator.UOp.const(2.0 ** (1 - bias - mantissa), float32)).bitcast(emulator.dtypes.uint32)
-            bits = exponent.eq(emulator._c(0)).where(small, ((exponent + emulator._c(127 - bias)) << emulator._c(23)) | (part << emulator._c(23 - mantissa)))
-            bits = bits | ((code >> emulator._c(7)) << emulator._c(31))
-            return code.eq(emulator._c(0x80)).where(emulator._c(0x7FC00000), bits).bitcast(float32)
-        return value
-    emulator._FUNCS.update(fp8_to_f32=decode(3), bf8_to_f32=decode(2))
-
-
-@help
 def constant_sums_of_wmma(emulator):
     """C of WMMA may be an inline constant (RDNA3 ISA, "Wave Matrix Multiply Accumulate": SRC2). The emulator takes the number
     of the constant for that of a register."""

