@@ -165,7 +165,7 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         let problem =
             Problem::new(&scheme, &scheme.activations[0], target(chip).unwrap(), (1024, 1024));
         let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
-        let rounds = problem.plan.scale.folded.is_some_and(|folded| folded.rounds());
+        let rounds = problem.plan.scale.rounds_weights();
         assert_eq!(rounds, expected, "{text} on {chip}");
     }
 }
@@ -224,7 +224,8 @@ fn scales_of_weights_are_exact() {
             let Ok(problem) = Problem::new(&scheme, activation, hopper, (1000, 1000)) else {
                 continue;
             };
-            let Some(folded) = problem.plan.scale.folded.filter(|folded| !folded.rounds()) else {
+            let scale = &problem.plan.scale;
+            let Some(folded) = scale.folded.filter(|_| !scale.rounds_weights()) else {
                 continue;
             };
             let of = problem.scale.unwrap();

@@ -272,7 +272,7 @@ pub(super) fn choice(
         None => Sums::Lanes,
     };
     let exponent = main.problem.scaled_exponent();
-    let in_parts = plan.scale.folded.is_some_and(|folded| folded.in_parts());
+    let in_parts = plan.scale.in_parts();
     let adds_term = in_parts && main.problem.correction.is_some();
     let scaled = match plan.dequant.operand.number() {
         Number::Float(format) if rounds => {

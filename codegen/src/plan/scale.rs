@@ -98,18 +98,6 @@ pub enum WeightRounding {
     InParts,
 }
 
-impl FoldedScale {
-    /// Whether products are rounded.
-    pub fn rounds(&self) -> bool {
-        self.rounding != WeightRounding::Exact
-    }
-
-    /// Whether scales, and terms of weights, are sums of two numbers of the operand's type.
-    pub fn in_parts(&self) -> bool {
-        self.rounding == WeightRounding::InParts
-    }
-}
-
 impl ScalePlan {
     /// Plans the scales of a scheme for one product.
     pub fn new(
@@ -184,6 +172,16 @@ impl ScalePlan {
 }
 
 impl ScalePlan {
+    /// Whether weights are rounded after they are multiplied with their scales, whatever the schedule.
+    pub fn rounds_weights(&self) -> bool {
+        self.folded.is_some_and(|folded| folded.rounding != WeightRounding::Exact)
+    }
+
+    /// Whether these scales, and terms of weights, are sums of two numbers of the operand's type.
+    pub fn in_parts(&self) -> bool {
+        self.folded.is_some_and(|folded| folded.rounding == WeightRounding::InParts)
+    }
+
     /// Whether static scales of all of x are part of the per-channel scale: the product's instruction reads the other
     /// scales of x.
     pub fn input_in_channel_scale(&self) -> bool {

@@ -80,7 +80,7 @@ pub trait Schedule: FreeChoices {
     /// Whether weights are rounded to the operand after they are multiplied with their scale: by the plan, or by a choice
     /// of the schedule.
     fn rounds_scaled_weights(&self, problem: &Problem) -> bool {
-        problem.plan.scale.folded.is_some_and(|folded| folded.rounds())
+        problem.plan.scale.rounds_weights()
     }
 
     /// The most rows of x of one launch.

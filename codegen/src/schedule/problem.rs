@@ -234,7 +234,7 @@ impl Problem {
     ///   and a number of f16 is a multiple of its smallest number.)
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
-        let by_plan = own.plan.scale.folded.is_some_and(|folded| folded.rounds());
+        let by_plan = own.plan.scale.rounds_weights();
         let may = own.may_round() && !own.scales_of_x_along_k();
         let by_choice = self.target().has(Feature::Wgmma) && own.scales_sums() && may;
         let half = own.half()?;

@@ -217,7 +217,7 @@ impl RandomProduct {
         let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;
         let offset = if self.terms.is_some() { 0.0 } else { 8.0 };
-        let in_parts = self.problem.plan.scale.folded.is_some_and(|folded| folded.in_parts());
+        let in_parts = self.problem.plan.scale.in_parts();
         let mut all = Vec::new();
         for token in 0..self.m {
             for row in 0..n {

@@ -49,15 +49,15 @@ impl Scales {
         (scale, term): (LaneNumbers, Option<LaneNumbers>),
         groups: LaneGroups,
     ) -> Option<Self> {
-        let (half, folded) = (main.problem.half()?, main.problem.plan.scale.folded);
-        if folded.is_some_and(|folded| folded.in_parts()) {
+        let (half, plan) = (main.problem.half()?, &main.problem.plan.scale);
+        if plan.in_parts() {
             return Some(Self::InParts(ScaleParts::new(main, half, (scale, term), groups)));
         }
         let rows = main.rows(&scale.of).len;
         let LaneGroups { places, of_step } = groups;
         let halves = places.iter().map(|&place| scale.halves(b, rows, (place, half)));
         let halves: Vec<Operand> = halves.collect();
-        let exponent = folded.and_then(|folded| folded.exponent);
+        let exponent = plan.folded.and_then(|folded| folded.exponent);
         let whole = WholeScales::of_halves(b, half, (&halves, rows), (exponent, of_step), main);
         Some(Self::Whole(whole))
     }

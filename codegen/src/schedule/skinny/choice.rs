@@ -82,8 +82,7 @@ impl Schedule for SkinnyTile {
         });
         // Scales in parts need registers for more than their numbers: with two blocks the assembler finds them (measured, 8192 x
         // 8192: 4 tiles or one block were 1.1 to 1.3 times as slow).
-        let in_parts = problem.plan.scale.folded.is_some_and(|folded| folded.in_parts());
-        if in_parts && wanted == 2 && problem.stack.is_none() {
+        if problem.plan.scale.in_parts() && wanted == 2 && problem.stack.is_none() {
             let warps = if tokens <= 8 { 12 } else { 8 };
             let tile = of(2, warps, 2);
             if warps <= main.k_iters() && tile.checked(problem).is_ok() {
@@ -236,8 +235,7 @@ impl SkinnyTile {
             Some(InputScale::Row) | None => 0,
         };
         // High and low parts of a group's scales, and of its terms.
-        let in_parts = main.problem.plan.scale.folded.is_some_and(|folded| folded.in_parts());
-        let parts = if in_parts { 16 } else { 0 };
+        let parts = if main.problem.plan.scale.in_parts() { 16 } else { 0 };
         // The initial values of integer sums, and sums of x.
         let integers = if main.problem.sums_integers() { 4 } else { 0 };
         let of_x = if main.problem.corrects_sums() { 8 } else { 0 };

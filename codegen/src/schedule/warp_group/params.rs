@@ -207,7 +207,7 @@ impl<'s> Params<'s> {
             }
         }
         // Parts of numbers are computed where their first weight is: the words of the next stage may be loaded before that.
-        let later = problem.plan.scale.folded.is_some_and(|folded| folded.in_parts());
+        let later = problem.plan.scale.in_parts();
         let mut of = |kind: Option<GroupParams>| {
             let mut kinds = self.kinds.iter().filter(|param| Some(param.staged.of) == kind);
             let Param { staged, of, shift, words, .. } = kinds.next()?;

@@ -214,7 +214,7 @@ impl Schedule for WarpGroupTile {
     /// Scales that elsewhere multiply sums may multiply weights here.
     fn rounds_scaled_weights(&self, problem: &Problem) -> bool {
         let problem = problem.of_warp_groups();
-        let by_plan = problem.plan.scale.folded.is_some_and(|folded| folded.rounds());
+        let by_plan = problem.plan.scale.rounds_weights();
         by_plan || problem.scales_sums() && !self.exact
     }
 
