@@ -1,12 +1,12 @@
 //! The tests of products can fail: kernels with one mutation, each refused by the verifier, stopped
 //! by the simulator, or found to compute a wrong result.
 
-use crate::kernels::mutation::{Mutation, gone, mutate};
+use crate::kernels::mutation::{Mutation, gone, wrong};
 use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles;
 use quantloom_codegen::ir::{
-    Binary, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Side, Ternary, Unary, verify,
+    Binary, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Side, Ternary, Unary,
 };
 use quantloom_codegen::schedule::Schedule;
 use quantloom_codegen::schedule::skinny::SkinnyTile;
@@ -120,19 +120,6 @@ const OF_TILE: &[(&str, Mutation)] = &[
     }),
 ];
 
-/// What is wrong with a kernel's result after a mutation: `None` if it is correct.
-fn wrong(kernel: &Kernel, product: &RandomProduct, mutation: Option<Mutation>) -> Option<String> {
-    let mut kernel = kernel.clone();
-    if let Some(mutation) = mutation {
-        assert!(mutate(&mut kernel, mutation), "the mutation finds nothing to change");
-    }
-    let kernel = match verify(kernel) {
-        Ok(kernel) => kernel,
-        Err(refusals) => return Some(refusals.to_string()),
-    };
-    product.simulate(&kernel, 64, 1).err()
-}
-
 #[test]
 fn mutations_are_found() {
     // Three tokens, ragged rows, K that ends inside of a chunk, zero points.
@@ -165,6 +152,7 @@ fn all_found(kernel: &Kernel, product: &RandomProduct, mutations: &[(&str, Mutat
     assert_eq!(wrong(kernel, product, None), None, "{}", kernel.name);
     for (name, mutation) in mutations {
         let found = wrong(kernel, product, Some(*mutation));
-        assert!(found.is_some(), "{}: not found: {name}", kernel.name);
+        let found = found.is_some_and(|found| !found.contains("is the same"));
+        assert!(found, "{}: not found: {name}", kernel.name);
     }
 }

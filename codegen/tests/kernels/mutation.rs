@@ -1,6 +1,9 @@
 //! Mutations: changes of single operations that make a kernel wrong.
 
-use quantloom_codegen::ir::{Body, Buffer, Kernel, Op, Operand, SharedBlock, Space, Statement};
+use super::product::RandomProduct;
+use quantloom_codegen::ir::{
+    Body, Buffer, Kernel, Op, Operand, SharedBlock, Space, Statement, verify,
+};
 
 /// A change of an operation at a location.
 pub type Mutation = fn(&OpLocation, &mut Op);
@@ -110,4 +113,35 @@ fn walk(
         }
         (location.in_loop, location.loops) = outside;
     }
+}
+
+/// What is wrong with a kernel's result after a mutation: `None` if it is correct.
+pub fn wrong(
+    kernel: &Kernel,
+    product: &RandomProduct,
+    mutation: Option<Mutation>,
+) -> Option<String> {
+    let mut kernel = kernel.clone();
+    if let Some(mutation) = mutation
+        && !mutate(&mut kernel, mutation)
+    {
+        return Some("the kernel is the same".to_owned());
+    }
+    match verify(kernel) {
+        Ok(kernel) => product.simulate(&kernel, 64, 1).err(),
+        Err(refusals) => Some(refusals.to_string()),
+    }
+}
+
+/// All mutations are found, and what is said of each has that part.
+pub fn all_found(kernel: &Kernel, product: &RandomProduct, mutations: &[(&str, &str, Mutation)]) {
+    assert_eq!(wrong(kernel, product, None), None);
+    let missed = mutations.iter().filter_map(|(what, said, mutation)| {
+        match wrong(kernel, product, Some(*mutation)) {
+            Some(found) if found.contains(said) && !found.contains("is the same") => None,
+            found => Some(format!("{what}: {found:?}")),
+        }
+    });
+    let missed: Vec<String> = missed.collect();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
 }

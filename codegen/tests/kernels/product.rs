@@ -91,7 +91,7 @@ impl RandomProduct {
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
         let problem = problem.clone();
-        let (scaled_weights, single_columns) = (false, false);
+        let (scaled_weights, single_columns) = (problem.plan.scale.rounds_weights(), false);
         Self { problem, m, codes, scales, zeros, terms, bias, x, scaled_weights, single_columns }
     }
 

@@ -1,0 +1,94 @@
+//! Scales and terms of weights in two parts, in every schedule: right on ragged shapes, and nothing that is wrong in them
+//! stays unnoticed.
+
+use crate::kernels::mutation::{Mutation, all_found};
+use crate::kernels::product::RandomProduct;
+use crate::kernels::products::problem;
+use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
+use quantloom_codegen::ir::{Binary, Half, Op, Operand, Ternary, verify};
+use quantloom_codegen::schedule::skinny::SkinnyTile;
+use quantloom_codegen::schedule::warp_group::WarpGroupTile;
+use quantloom_codegen::schedule::{Chosen, choose};
+
+/// A scale of f16 in groups of 32 columns, alone and with a minimum.
+const SCHEMES: [&str; 2] = ["parts", "terms"];
+
+/// What `choose` takes, from one token on: `skinny`, `tile` where N does not fit warp groups, `warp_group`.
+#[test]
+fn chosen_products_are_right() {
+    for scheme in SCHEMES {
+        for (shape, m, schedule) in [
+            ((41, 200), 1, "skinny"),
+            ((72, 1096), 3, "skinny"),
+            ((40, 840), 16, "skinny"),
+            ((4112, 520), 9, "skinny"),
+            ((41, 392), 33, "tile"),
+            ((136, 296), 65, "warp_group"),
+        ] {
+            let problem = problem(scheme, 0, "sm_90a", shape);
+            let chosen = choose(&problem, m).unwrap();
+            assert_eq!(chosen.name(), schedule, "{scheme}, {shape:?}, M = {m}");
+            let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
+            let product = RandomProduct::draw(&problem, m as usize, u64::from(m));
+            let report = product.simulate(&kernel, 64, 1);
+            report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
+        }
+    }
+}
+
+/// Many rows: two tiles of rows and two blocks, which leave the assembler registers for the parts.
+#[test]
+fn many_rows_take_two_blocks() {
+    for (m, warps) in [(1, 12), (8, 12), (9, 8), (16, 8)] {
+        let problem = problem("parts", 0, "sm_90a", (8192, 8192));
+        let Ok(Chosen::Skinny(tile)) = choose(&problem, m) else { panic!("M = {m}") };
+        assert_eq!((tile.row_tiles, tile.warps, tile.min_blocks), (2, warps, 2), "M = {m}");
+    }
+}
+
+/// What may be wrong with scales and terms in parts.
+const MUTATIONS: &[(&str, &str, Mutation)] = &[
+    ("no low parts", "expected", |_, op| {
+        if let Op::Binary { op: Binary::SubF32, a, b, .. } = op {
+            *a = *b;
+        }
+    }),
+    ("low parts of another number", "expected", |_, op| {
+        if let Op::Binary { op: Binary::SubF32, b, .. } = op {
+            *b = Operand::F32(0.0);
+        }
+    }),
+    ("the low half of a number as its high part", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c, .. } = op
+            && *c == Operand::U32(0x3232)
+        {
+            *c = Operand::U32(0x1010);
+        }
+    }),
+    ("products without what is added to them", "expected", |place, op| {
+        if let Op::Ternary { op: Ternary::FmaPacked(Half::Bf16), c, .. } = op
+            && place.in_loop
+            && matches!(c, Operand::Reg(_))
+        {
+            *c = Operand::U32(0x8000_8000);
+        }
+    }),
+];
+
+/// With a single column of x for each token, so that the bound is that of one weight.
+#[test]
+fn mutations_are_found() {
+    for scheme in SCHEMES {
+        let problem = problem(scheme, 0, "sm_90a", (72, 840));
+        let product = RandomProduct::draw(&problem, 16, 21).with_single_columns();
+        let of_warps =
+            WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
+        for chosen in [
+            Chosen::Skinny(SkinnyTile { tokens: 16, ..SKINNY }),
+            Chosen::Tile(TILE),
+            Chosen::WarpGroup(of_warps),
+        ] {
+            all_found(&chosen.write(&problem).unwrap(), &product, MUTATIONS);
+        }
+    }
+}
