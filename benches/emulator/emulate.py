@@ -33,6 +33,8 @@ def load_emulator(tinygrad, target, without=()):
     os.symlink(shutil.which(CLANG) or sys.exit(f"no {CLANG}"), FOLDER.name + "/clang")      # tinygrad runs `clang`
     os.environ["PATH"] = FOLDER.name + os.pathsep + os.environ["PATH"]
     os.environ["CACHEDB"] = FOLDER.name + "/tinygrad.db"
+    if not os.path.exists(os.path.join(tinygrad, "test/mockgpu/amd/emu.py")):
+        sys.exit(f"{tinygrad} is no checkout of tinygrad's repository (no test/mockgpu/amd/emu.py); its PyPI package has no emulator")
     sys.path[:0] = [tinygrad, HERE]
     import test.mockgpu.amd.emu as emulator
     emulator.denormals, emulator.target = 0, target
@@ -117,11 +119,11 @@ def device(tinygrad, target, without=(), log=lambda line: None):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tinygrad")
-    parser.add_argument("target")
-    parser.add_argument("--without", action="append", default=[], metavar="NAME")
-    parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("command", nargs="+")
+    parser.add_argument("tinygrad", help="a checkout of tinygrad's repository")
+    parser.add_argument("target", help="gfx942, gfx950, gfx1100, gfx1151, gfx1200 or gfx1201")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leaves out a help of helps.py; several may be given")
+    parser.add_argument("--quiet", action="store_true", help="no line for each launch")
+    parser.add_argument("command", nargs="+", help="a program and its arguments, after --")
     chosen = parser.parse_args()
     log = (lambda line: None) if chosen.quiet else (lambda line: print(line, file=sys.stderr, flush=True))
     sys.exit(run(*device(chosen.tinygrad, chosen.target, chosen.without, log), chosen.command))

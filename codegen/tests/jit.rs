@@ -32,6 +32,26 @@ fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_>
     }
 }
 
+/// A kernel says how it rounds weights: the bound of its error is made of that.
+#[test]
+fn a_kernel_says_how_it_rounds_weights() {
+    for (numbers, expected) in [
+        ("weight: u4 - 8, scale: bf16 per 1x32", Some([false, false])),
+        ("weight: u4 - 8, scale: f16 per 1x32", Some([true, false])),
+        ("weight: u4, shift: f16, scale: f16 per 1x32", Some([true, true])),
+        ("weight: u4 - 8, scale: f16 per 1x32, accuracy: exact", None),
+        ("weight: u4 - 8, scale: f16 per 1x128", None),
+    ] {
+        let scheme = format!("s {{ {numbers}, pack: u32 [k:8 | k, n], activation: bf16 }}");
+        let scheme = parse(&scheme).unwrap_or_else(|faults| panic!("{faults:?}"));
+        for tokens in [1, 64] {
+            let choice = Jit.choose(&request(&scheme, 0, (256, 512)), tokens).unwrap();
+            let found = choice.decoded.scaled.map(|weights| [weights.in_parts, weights.adds_term]);
+            assert_eq!(found, expected, "{numbers}, M = {tokens}");
+        }
+    }
+}
+
 #[test]
 fn a_rule_says_what_the_kernel_says() {
     let scheme = asymmetric();
