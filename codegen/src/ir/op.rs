@@ -132,6 +132,10 @@ pub enum AtomicOp {
 pub enum Op {
     /// Does nothing; a comment line of the emitted source.
     Comment(String),
+    /// The target's compiler moves nothing but loads from shared memory across this point, so that the
+    /// values of only one side need registers at once. Neither threads nor memory wait. Compilers that do
+    /// not offer this (of PTX and WGSL) see nothing.
+    SchedulingBarrier,
     /// dst = a, of the same type.
     Copy {
         /// Result.

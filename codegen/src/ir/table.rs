@@ -123,6 +123,7 @@ impl Op {
         use AccessKind::{Atomic, Read, Write};
         match self {
             Self::Comment(line) => row(Class::Control, Base, "# ", []).then(line, []),
+            Self::SchedulingBarrier => row(Class::Control, Base, "scheduling barrier", []),
             Self::Copy { dst, a } => {
                 let parts = [write(Any, dst), read("value", like(dst), a)];
                 row(Class::Move, Base, "{} = {}", parts)

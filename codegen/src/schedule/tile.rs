@@ -321,6 +321,7 @@ impl<'p> Tile<'p> {
             let of_segment = |scales: &Scales<'_>| scales.of_segment(b, self.main, segment);
             let scales: Vec<SegmentScales> = decoded.scales.iter().map(of_segment).collect();
             for first in (0..self.token_tiles()).step_by(together as usize) {
+                b.push(Op::SchedulingBarrier);
                 b.comment(&format!(
                     "segment {segment}, tokens {} on",
                     first * self.main.token_tile()

@@ -63,7 +63,7 @@ impl<'k> Lowering<'k> {
 
     fn statement(&mut self, point: u32, statement: &'k Statement) {
         match statement {
-            Statement::Op(Op::Comment(_)) => {}
+            Statement::Op(Op::Comment(_) | Op::SchedulingBarrier) => {}
             Statement::Op(op) => {
                 if let Op::Matrix { op, .. } = op {
                     self.program.matrix_groups |= op.scope == MatrixScope::WarpGroup;

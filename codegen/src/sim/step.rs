@@ -52,7 +52,7 @@ impl<const L: usize> Warp<L> {
     fn operation(&mut self, state: &mut UnitState<'_, '_>, point: u32, op: &Op) -> StepResult {
         let live = self.active;
         match op {
-            Op::Comment(_) | Op::GridLaunch => {}
+            Op::Comment(_) | Op::SchedulingBarrier | Op::GridLaunch => {}
             Op::Copy { dst, a } if state.is_flag(*dst) => {
                 self.set_flag(state, *dst, self.flag_any(state, *a));
             }

@@ -438,6 +438,7 @@ extern "C" __bf16 __truncsfbf2(float value)
 #define __builtin_amdgcn_grid_size_y() host::grid[1]
 #define __builtin_amdgcn_grid_size_z() host::grid[2]
 #define __builtin_amdgcn_fence(order, scope) __atomic_thread_fence(order)
+#define __builtin_amdgcn_sched_barrier(kinds) ((void)(kinds))
 #define __builtin_amdgcn_s_barrier() host::block->meet.arrive_and_wait()
 #define __builtin_amdgcn_wave_barrier() host::warp().meet.arrive_and_wait()
 // What it is asked of is promised to be the same in all lanes; the simulator sees to that.

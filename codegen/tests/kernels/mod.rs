@@ -266,6 +266,7 @@ pub fn memory(target: &'static Target) -> Kernel {
     let ballot = b.array("ballot", Type::U32, b.warp_size() / 32, Uniformity::Warp);
     b.push(Op::Ballot { dst: ballot.clone(), a: inside });
     b.push(Op::WarpSync);
+    b.push(Op::SchedulingBarrier);
     b.push(Op::Fence { scope: Scope::Device });
     b.barrier();
     let counter = Address::new(space, 0u32);

@@ -75,8 +75,9 @@ fn words(output: &Output) -> String {
 
 /// Flags for a text that is compiled for a GPU.
 fn device(chip: &str) -> Vec<String> {
+    // A kernel need not use all of a wide load, nor, in its only k-tile, what finds the next.
     let flags = "-x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -O3 \
-                 -Wall -Wno-unused-but-set-variable"; // a kernel need not use all of a wide load
+                 -Wall -Wno-unused-but-set-variable -Wno-unused-variable";
     let flags = flags.split(' ').map(str::to_owned);
     flags.chain([format!("--offload-arch={chip}")]).collect()
 }

@@ -11,6 +11,8 @@ impl Dialect for Writer<'_> {
     fn operation(&mut self, op: &Op) {
         match op {
             Op::Comment(text) => comment(text).for_each(|line| self.line(&line)),
+            // The kinds of instructions that may cross: 0x100 is reads of LDS.
+            Op::SchedulingBarrier => self.line("__builtin_amdgcn_sched_barrier(0x100);"),
             Op::Copy { dst, a } => self.assign(*dst, |this| this.value(*a)),
             Op::Uniform { dst, a } => self.assign(*dst, |this| this.uniform(*dst, *a)),
             Op::Special { dst, value } => self.assign(*dst, |this| this.special(*value)),

@@ -11,6 +11,7 @@ impl Dialect for Writer<'_> {
     fn operation(&mut self, op: &Op) {
         match op {
             Op::Comment(line) => self.line(&format!("// {line}")),
+            Op::SchedulingBarrier => {}
             Op::Copy { dst, a } | Op::Uniform { dst, a } => self.copy(*dst, *a),
             Op::Special { dst, value } => self.special(*dst, *value),
             Op::Parameter { dst, parameter } => {

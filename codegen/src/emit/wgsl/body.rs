@@ -10,6 +10,7 @@ impl Dialect for Writer<'_> {
     fn operation(&mut self, op: &Op) {
         match op {
             Op::Comment(line) => self.line(&format!("// {line}")),
+            Op::SchedulingBarrier => {}
             Op::Copy { dst, a } | Op::Uniform { dst, a } => {
                 self.assign(*dst, |this| this.value(*a));
             }

@@ -274,6 +274,7 @@ impl<'k> Walk<'_, 'k> {
             Op::Matrix { .. } => self.matrix(op),
             Op::Tmem(op) => super::tmem::numbers(op).into_iter().for_each(|kind| self.report(kind)),
             Op::Comment(_)
+            | Op::SchedulingBarrier
             | Op::Copy { .. }
             | Op::Uniform { .. }
             | Op::Special { .. }

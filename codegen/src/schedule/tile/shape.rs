@@ -58,6 +58,10 @@ const SECOND_AXIS: u32 = 65_535;
 const MOST_REGISTERS: u32 = 255;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 4;
+/// The most registers of a thread for x of a segment at once: of interleaved tiles of 16-bit x on targets
+/// whose fragments have no element twice. Where waves of 32 lanes hold tiles of 16 tokens (RDNA), fewer
+/// tiles are interleaved.
+const MOST_X: u32 = 64;
 /// Independent products that keep a warp's share of the matrix unit busy.
 const CHAINS: u32 = 4;
 
@@ -271,7 +275,8 @@ impl TileShape {
 
     /// Tiles of tokens whose instructions are interleaved.
     pub(super) fn together(&self, main: &MainLoop<'_>) -> u32 {
-        (CHAINS / self.row_tiles(main)).max(1)
+        let x = main.step_registers() * main.segment_steps();
+        (CHAINS / self.row_tiles(main)).min(MOST_X / x).max(1)
     }
 
     /// Registers of a thread below which the assembler spills, from its reports: the accumulators, A of
