@@ -124,8 +124,8 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     ("arm_w4a8_g32", 0, "128 of 128; weight scale bf16 1x32, bias; x made, bf16 1024, Row"),
 ];
 
-/// Scales multiply weights, and round them, on Hopper alone, in groups shorter than a chunk and as long as a lane's
-/// columns at least, with x in bf16: a scale of bf16 once, other scales and what is added to weights in parts.
+/// Scales multiply weights, and round them, on Hopper alone, in groups shorter than a chunk or of 32 columns, and as long
+/// as a lane's columns at least, with x in bf16: a scale of bf16 once, other scales and what is added to weights in parts.
 #[test]
 fn scales_round_weights_of_short_groups_on_hopper() {
     let bf16 = "bf16";
@@ -149,9 +149,14 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         ("u4 - 8", "scale: bf16 per 1x32", bf16, "sm_80", false),
         ("u4 - 8", "scale: bf16 per 1x32", bf16, "gfx942", false),
         ("u4 - 8", "scale: bf16 per 1x64", bf16, "sm_90a", false),
-        ("u8 - 128", "scale: bf16 per 1x32", bf16, "sm_90a", false),
-        ("u3 - 4", "scale: bf16 per 1x32", bf16, "sm_90a", false),
-        ("u6 - 32", "scale: bf16 per 1x32", bf16, "sm_90a", false),
+        ("u8 - 128", "scale: bf16 per 1x32", bf16, "sm_90a", true),
+        ("u8 - 128", "scale: bf16 per 1x64", bf16, "sm_90a", false),
+        // Codes in planes, but for terms of several levels.
+        ("u3 - 4", "scale: bf16 per 1x32", bf16, "sm_90a", true),
+        ("u6 - 32", "scale: f16 per 1x32", bf16, "sm_90a", true),
+        ("u6 - 32", "scale: bf16 per 1x32, scale: bf16 per 1x64", bf16, "sm_90a", true),
+        ("u5", "shift: f16, scale: f16 per 1x32", bf16, "sm_90a", true),
+        ("u5", "shift: f16, scale: f16 per 1x32, scale: f16 per 1x64", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x96", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x48", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 2x32", bf16, "sm_90a", false),

@@ -18,8 +18,7 @@ use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::{Failure, Suite, draw};
 
 /// Zero points that are not subtracted from codes, four segments a k-tile.
-const CORRECTION: &str =
-    "weight: i8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16";
+const CORRECTION: &str = "weight: i8, zero: u8 per 1x32, scale: bf16 per 1x32, pack: [k, n], activation: bf16, accuracy: exact";
 /// Zero points that are, two segments a chunk.
 const ZERO: &str =
     "weight: u4, zero: u4 per 1x32, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16";
@@ -40,6 +39,11 @@ const POWERS: &str = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n],
 /// Two planes of codes.
 const PLANES: &str =
     "weight: u3 - 4, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16";
+
+/// Scales in two parts: of codes of 8 bits, and with terms, of codes in planes.
+const PARTS_OF_BYTES: &str = "weight: i8, scale: f16 per 1x32, pack: [k, n], activation: bf16";
+const PARTS_OF_PLANES: &str = "weight: u5, shift: f16, scale: f16 per 1x32, \
+                               pack: u32 [k:* | w, n], activation: bf16";
 
 /// 1.5 * 2^23 and 2^23.
 const START: f32 = 12_582_912.0;
@@ -526,7 +530,9 @@ fn compared_on(
 
 #[test]
 fn what_is_right_passes() {
-    for clauses in [CORRECTION, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES, POWERS] {
+    let parts = [PARTS_OF_BYTES, PARTS_OF_PLANES];
+    let others = [CORRECTION, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES, POWERS];
+    for clauses in others.into_iter().chain(parts) {
         for &tokens in BOTH {
             let (failure, _) = compared(clauses, tokens, |_| false);
             assert!(failure.is_none(), "{clauses}: {}", failure.unwrap());

@@ -25,6 +25,10 @@ use crate::target::Class;
 /// Columns of groups of x whose scales lanes of a warp of 32 find together, with 8 columns a lane.
 const GROUPS_OF_LANES: RangeInclusive<u32> = 8..=256;
 
+/// Columns of groups whose scales rather multiply weights, whatever the chunk: two steps of an instruction of 16 bits, whose
+/// sums cost as much to scale as to add.
+const SHORT: u32 = 32;
+
 /// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalePlacement {
@@ -201,8 +205,7 @@ struct Lanes {
 
 impl FoldedScale {
     /// The scales that dequantisation can multiply with: those that change along K, one per row. Exactly, if there is one of a
-    /// type whose product with any code is a number of the operand's type; or, if groups are shorter than a chunk, with a
-    /// rounding.
+    /// type whose product with any code is a number of the operand's type; or, if groups are short, with a rounding.
     fn new(
         scheme: &Scheme,
         levels: &[LevelPlan],
@@ -223,19 +226,23 @@ impl FoldedScale {
         if operand.bits() != 16 || !whole {
             return None;
         }
+        let has_terms = scheme.zero.is_some() || !scheme.shifts.is_empty();
         let alone = match segments[..] {
-            [(scale, level)] if scheme.zero.is_none() && scheme.shifts.is_empty() => {
-                (!level.divide).then_some(scale.number)
-            }
+            [(scale, level)] if !has_terms => (!level.divide).then_some(scale.number),
             _ => None,
         };
         let number = match alone {
             Some(ScaleType::Number(number)) => Some(number),
             Some(ScaleType::InputDtype) | None => None,
         };
-        number
-            .and_then(|number| Self::exact((number, columns), (dequant, operand)))
-            .or_else(|| Self::rounded((number, columns), (dequant, lanes)))
+        let exact = number.and_then(|number| Self::exact((number, columns), (dequant, operand)));
+        // With codes in planes and terms of several levels, decoding waits for arithmetic: at M = 1 that costs more than
+        // is won at M = 1024 (docs/performance/warp_group.md).
+        let fills = 32u32.is_multiple_of(dequant.weight.code.bits());
+        let decodes_slowly = !fills && has_terms && segments.len() > 1;
+        exact.or_else(|| {
+            if decodes_slowly { None } else { Self::rounded((number, columns), (dequant, lanes)) }
+        })
     }
 
     /// A scale whose product with any code is a number of the operand's type.
@@ -261,17 +268,15 @@ impl FoldedScale {
     }
 
     /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. `None` unless groups are
-    /// shorter than a chunk of codes that fill words and that the operand holds. `scale` is the only parameter of w along K,
-    /// if there is only one.
+    /// short ([`SHORT`], or shorter than a chunk) and the operand holds all codes. `scale` is the only parameter of w along
+    /// K, if there is only one.
     fn rounded(
         (scale, columns): (Option<Number>, u32),
         (dequant, lanes): (&DequantPlan, Lanes),
     ) -> Option<Self> {
-        let short = lanes.chunk.is_some_and(|chunk| columns < chunk);
-        let held = dequant.operand == OperandType::Bf16
-            && !dequant.rounds()
-            && dequant.encoding().0 == 0
-            && 32u32.is_multiple_of(dequant.weight.code.bits());
+        let short = lanes.chunk.is_some_and(|chunk| columns < chunk || columns <= SHORT);
+        let held =
+            dequant.operand == OperandType::Bf16 && !dequant.rounds() && dequant.encoding().0 == 0;
         let rounding = match scale {
             Some(NUMBER_BF16) => WeightRounding::Once,
             _ => WeightRounding::InParts,
