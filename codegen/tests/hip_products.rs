@@ -9,6 +9,7 @@ use quantloom_codegen::emit::hip;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::schedule::{Problem, choose};
 use quantloom_codegen::target::target;
+use quantloom_dsl::parse;
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::clang::Compiled;
 use quantloom_tests::tools::{clang, skip};
@@ -127,13 +128,19 @@ fn kernels_of_the_catalogue_compile() {
     assert!(spills.is_empty(), "{of} of {all} kernels:\n{}", spills.join("\n"));
 }
 
-/// Without scheduling barriers clang computes all four segments of the only k-tile at once, and spills.
+/// Eight segments a k-tile, each with a scale and a term in f32.
+const MANY_PARAMETERS: &str = "s { weight: u2, shift: f16, scale: f32 per 1x16, pack: u32 [k:16 | k, n], \
+                               activation: f16 }";
+
+/// Without scheduling barriers clang computes all four segments of the only k-tile at once, and spills; with them it
+/// spills where the parameters of all segments take many registers.
 #[test]
 fn segments_of_one_k_tile_need_registers_in_turn() {
     let Some(clang) = clang::find() else { return };
     let schemes = catalogue();
-    let scheme = schemes.iter().find(|scheme| scheme.name == "ct_mxfp8").unwrap();
-    for chip in ["gfx1100", "gfx1201"] {
+    let few = schemes.iter().find(|scheme| scheme.name == "ct_mxfp8").unwrap();
+    let many = &parse(MANY_PARAMETERS).unwrap();
+    for (chip, scheme) in [("gfx1100", few), ("gfx1201", few), ("gfx942", many), ("gfx950", many)] {
         let (activation, target) = (&scheme.activations[0], target(chip).unwrap());
         let problem = Problem::new(scheme, activation, target, (64, 96)).unwrap();
         let compiled = clang.compile(&hip::emit(&chosen(&problem, 33)).unwrap(), chip);

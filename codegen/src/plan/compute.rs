@@ -211,7 +211,7 @@ pub struct ComputePlan {
     pub quantises: bool,
     /// Whether elements of x are the values of codes times their finest scale, and not the values alone.
     pub folds_input: bool,
-    /// Whether scales of groups that are shorter than a chunk of codes may multiply weights with a rounding: on Hopper, whose
+    /// Whether scales of groups that are shorter than a chunk of codes, or of 32 columns, may multiply weights with a rounding: on Hopper, whose
     /// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth, unless the scheme asks for
     /// [`Accuracy::Exact`]. (Peers round weights too.)
     pub rounds_weights: bool,

@@ -25,8 +25,8 @@ use crate::target::Class;
 /// Columns of groups of x whose scales lanes of a warp of 32 find together, with 8 columns a lane.
 const GROUPS_OF_LANES: RangeInclusive<u32> = 8..=256;
 
-/// Columns of groups whose scales rather multiply weights, whatever the chunk: two steps of an instruction of 16 bits, whose
-/// sums cost as much to scale as to add.
+/// Scales of groups of up to so many columns multiply weights, whatever the chunk: a group is two steps of an instruction of
+/// 16 bits, whose sums cost as much to scale as to add.
 const SHORT: u32 = 32;
 
 /// Where a scale is applied.

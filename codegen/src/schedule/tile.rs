@@ -316,12 +316,15 @@ impl<'p> Tile<'p> {
         let of_step = self.main.step_registers() as usize;
         let registers = self.registers();
         let segments = self.main.k_tile() / self.main.segment();
+        let in_turn = self.shape.segments_in_turn(self.main);
         // Segment by segment, so that only one segment's x and scales need registers.
         for segment in 0..segments {
             let of_segment = |scales: &Scales<'_>| scales.of_segment(b, self.main, segment);
             let scales: Vec<SegmentScales> = decoded.scales.iter().map(of_segment).collect();
             for first in (0..self.token_tiles()).step_by(together as usize) {
-                b.push(Op::SchedulingBarrier);
+                if in_turn {
+                    b.push(Op::SchedulingBarrier);
+                }
                 b.comment(&format!(
                     "segment {segment}, tokens {} on",
                     first * self.main.token_tile()

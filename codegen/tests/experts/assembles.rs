@@ -142,9 +142,10 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
 
 /// The products of a small expert layer with many tokens, of every scheme of the catalogue. A block of two warps
 /// copies rows of x from as many places as it has rows.
-fn tiles(target: &str) -> Vec<(String, String)> {
+fn tiles(target: &str, share: Share) -> Vec<(String, String)> {
     let mut all = BTreeMap::new();
-    for scheme in catalogue().iter().filter(|scheme| scheme.experts.is_none()) {
+    let schemes = catalogue().into_iter().filter(|scheme| scheme.experts.is_none());
+    for scheme in &share.of(schemes) {
         for activation in &scheme.activations {
             for (product, n, k) in
                 [(ExpertProduct::GateUp, 408, 264), (ExpertProduct::Down, 264, 408)]
@@ -170,9 +171,10 @@ fn tiles(target: &str) -> Vec<(String, String)> {
                     output: if up { BF16 } else { F32 },
                     direct: false,
                     weighted: !up,
-                    operand: OperandOf::Matrix,
+                    operand: OperandOf::Row,
                 };
-                let Ok(made) = Jit.choose_stacked(&request, &stacked, 200) else { continue };
+                let made = Jit.choose_stacked(&request, &stacked, 200);
+                let made = made.unwrap_or_else(|why| panic!("{}: {why}", scheme.name));
                 let text = Jit.text(&made.choice.key).unwrap();
                 all.insert(text.entry.into_owned(), text.text.into_owned());
             }
@@ -216,7 +218,7 @@ fn kernels_compile_for_amd_without_spills() {
     let Some(clang) = clang::find() else { return };
     for name in ["gfx942", "gfx950", "gfx1100", "gfx1201"] {
         let mut all = Share::new(4, 2).of(sources(name));
-        all.extend(Share::new(40, 4).of(tiles(name)));
+        all.extend(tiles(name, Share::new(40, 4)));
         all_clean(&all, |source| {
             let compiled = clang.compile(source, name);
             (!compiled.is_clean()).then(|| format!("{compiled:?}"))

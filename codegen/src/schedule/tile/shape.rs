@@ -62,6 +62,8 @@ const MOST_STAGES: u32 = 4;
 /// whose fragments have no element twice. Where waves of 32 lanes hold tiles of 16 tokens (RDNA), fewer
 /// tiles are interleaved.
 const MOST_X: u32 = 64;
+/// The most registers of a thread for parameters that may be live from segment to segment.
+const MOST_PARAMETERS: u32 = 48;
 /// Independent products that keep a warp's share of the matrix unit busy.
 const CHAINS: u32 = 4;
 
@@ -72,6 +74,12 @@ const MEASURED_FROM: u32 = 9;
 fn most_splits(main: &MainLoop<'_>) -> u32 {
     let fewest = FEWEST_K_ITERS.min(FEWEST_COLUMNS / main.k_tile()).max(1);
     (main.k_iters() / fewest).max(1)
+}
+
+/// Registers of a thread for the group parameters of a tile of rows in a k-tile, as they are loaded.
+fn parameters(main: &MainLoop<'_>) -> u32 {
+    let all = [main.problem.scale, main.problem.zero, main.problem.correction];
+    all.into_iter().flatten().map(|of| of.lane_words(main)).sum()
 }
 
 impl Schedule for TileShape {
@@ -279,6 +287,12 @@ impl TileShape {
         (CHAINS / self.row_tiles(main)).min(MOST_X / x).max(1)
     }
 
+    /// Whether the target's compiler is held to one segment after another. Parameters of all segments are loaded
+    /// before the first: if they are many, the compiler rather computes each where it is needed.
+    pub(super) fn segments_in_turn(&self, main: &MainLoop<'_>) -> bool {
+        self.row_tiles(main) * parameters(main) <= MOST_PARAMETERS
+    }
+
     /// Registers of a thread below which the assembler spills, from its reports: the accumulators, A of
     /// a k-tile, and values in flight. If a k-tile has several segments as wide as a lane's loads of x,
     /// all of them are in flight at once, each with its parameters; bf16, older targets and codes that
@@ -291,14 +305,10 @@ impl TileShape {
         let segments = main.k_tile() / main.segment();
         let wide = main.problem.input.bytes(main.lane_columns()) >= 16;
         let of_segments = if segments > 1 && wide {
-            let numbers = [main.problem.scale, main.problem.zero, main.problem.correction]
-                .into_iter()
-                .flatten();
-            let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
             let f16 = main.problem.half() == Some(Half::F16);
             let placed = main.problem.plan.dequant.placed().is_some();
             let few = f16 && !placed && main.problem.target().class == Class::Hopper;
-            14 * numbers + if few { 0 } else { 7 * segments }
+            14 * parameters(main) + if few { 0 } else { 7 * segments }
         } else {
             0
         };
