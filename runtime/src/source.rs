@@ -589,6 +589,9 @@ pub struct LaunchRule {
 }
 
 impl LaunchRule {
+    /// Tensor maps of a kernel, at most: of x, its scales, three planes of codes, and three kinds of group parameters.
+    pub const MOST_TENSOR_MAPS: usize = 8;
+
     /// A one-dimensional grid without clusters, shared memory or overlap.
     pub fn plain(blocks: impl Into<Count>, threads: u32, parameters: Vec<Parameter>) -> Self {
         Self {

@@ -27,6 +27,12 @@ pub enum LaunchRuleError {
         /// The map.
         map: String,
     },
+    /// More tensor maps than a launch passes.
+    #[error("kernel {kernel}: more than {} tensor maps", LaunchRule::MOST_TENSOR_MAPS)]
+    TensorMaps {
+        /// The kernel.
+        kernel: String,
+    },
 }
 
 /// How a kernel is launched: its grid, block and shared memory, and its parameters in the order of
@@ -49,6 +55,9 @@ pub fn launch_rule(kernel: &Kernel) -> Result<LaunchRule, LaunchRuleError> {
     }
     for (parameter, size) in kernel.parameters.iter().zip(&scalars) {
         parameters.push(Parameter::size(&parameter.name, size.clone()));
+    }
+    if kernel.tensors.len() > LaunchRule::MOST_TENSOR_MAPS {
+        return Err(LaunchRuleError::TensorMaps { kernel: kernel.name.clone() });
     }
     for map in &kernel.tensors {
         let no_map =

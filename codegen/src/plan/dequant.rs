@@ -15,7 +15,7 @@ use super::templates::{
     NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, convert_rows, placed_half, planes, planes_to_bytes,
     planes_to_elements,
 };
-use crate::target::Class;
+use crate::target::{Class, Half};
 
 /// The dequantisation of packed codes to elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,15 +38,17 @@ pub struct DequantPlan {
 
 impl DequantPlan {
     /// The cheapest plan for a class of targets, exact if possible; of equal costs the one without a
-    /// zero-point correction, then the earlier template. `None` if no template converts these codes to
-    /// this operand for the class.
+    /// zero-point correction, then one whose last steps can multiply with a scale too, then the earlier template. `None` if no
+    /// template converts these codes to this operand for the class.
     pub fn new(weight: &WeightCode, operand: OperandType, class: Class) -> Option<Self> {
         let as_stored = (weight.clone(), Recode::Keep);
         let signed = counted_from_the_middle(weight, operand);
         let ways = [Some(as_stored), counted_from_zero(weight), signed].into_iter().flatten();
         let plans = ways.flat_map(|(weight, recode)| candidates(weight, &recode, operand, class));
         // `min_by_key` returns the first of equal elements.
-        plans.min_by_key(|plan| (plan.rounds(), plan.cost, plan.encoding().0 != 0))
+        plans.min_by_key(|plan| {
+            (plan.rounds(), plan.cost, plan.encoding().0 != 0, !plan.scales_constants())
+        })
     }
 
     /// The same with words of single rows, for codes that are the elements of x, with nothing else that changes within 128 bytes
@@ -140,6 +142,12 @@ impl DequantPlan {
         let mut factors = last.outputs.iter().map(factor);
         let first = factors.next()??;
         factors.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// Whether the constants of the last steps can multiply with scales: in bf16, which has the range of all of them.
+    fn scales_constants(&self) -> bool {
+        let range = self.stages.last().and_then(Sequence::scale_range);
+        range.is_some_and(|range| range.half == Half::Bf16)
     }
 
     /// Whether codes are converted to bytes first.

@@ -5,7 +5,7 @@ use super::problem::Problem;
 use crate::ir::Width;
 
 /// Per plane of codes: its first word in a chunk, and the words of one lane.
-pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> {
+pub(super) fn planes(problem: &Problem) -> impl Iterator<Item = (u32, u32)> + Clone {
     let lanes = problem.plan.native.lanes;
     let mut first = 0;
     problem.plan.native.plane_words.iter().map(move |&words| {

@@ -30,6 +30,7 @@ mod gather;
 mod model;
 mod pairs;
 mod params;
+mod planes;
 mod producer;
 pub(super) mod ring;
 mod shape;

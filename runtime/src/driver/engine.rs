@@ -17,12 +17,10 @@ use super::functions::Handle;
 use super::tensor_map::RawTensorMap;
 use crate::gpu::plan::{BufferLocation, Chunk, ReadyLaunch, WORKSPACE_ALIGN};
 use crate::gpu::{ProductPlan, WorkspaceBytes};
-use crate::source::{BufferRole, Storage};
+use crate::source::{BufferRole, LaunchRule, Storage};
 
 /// What x, y and a workspace are multiples of, in bytes: the widest load of a kernel.
 const ALIGN: u32 = 16;
-/// Tensor maps of a kernel, at most.
-pub(crate) const MAPS: usize = 5;
 
 /// Addresses of what a caller gives; 0 where there is none.
 #[derive(Clone, Copy, Default)]
@@ -281,7 +279,7 @@ pub(super) unsafe fn queue<D: DriverApi>(
     overlap: bool,
 ) -> Result<(), DriverError> {
     let Ready { kernel, sizes, maps } = &launch.ready;
-    let mut encoded = [RawTensorMap::EMPTY; MAPS];
+    let mut encoded = [RawTensorMap::EMPTY; LaunchRule::MOST_TENSOR_MAPS];
     for (map, (buffer, bytes, shape)) in encoded.iter_mut().zip(maps) {
         let (location, _) = launch.slots[*buffer];
         *map = RawTensorMap::encoded(current, memory.of(chunk, location), *bytes, shape)?;

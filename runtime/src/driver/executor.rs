@@ -6,7 +6,6 @@ use super::api::DriverApi;
 use super::arguments::{Argument, Expected, Sizes};
 use super::buffer::DeviceBuffer;
 use super::context::Context;
-use super::engine::MAPS;
 use super::error::DriverError;
 use super::loader::Loader;
 use super::module::LoadedKernel;
@@ -202,7 +201,7 @@ impl<D: DriverApi> Ready<D> {
             let at = at.ok_or_else(|| refused("a tensor map is of none of its buffers"))?;
             maps.push((at, buffers[at].1, shape));
         }
-        if maps.len() > MAPS {
+        if maps.len() > LaunchRule::MOST_TENSOR_MAPS {
             return Err(refused("it has too many tensor maps"));
         }
         Ok(Self { kernel: kernel.clone(), sizes, maps })

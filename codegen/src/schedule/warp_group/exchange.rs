@@ -39,7 +39,7 @@ pub(super) fn meet_cluster(b: &mut Builder, tile: &WarpGroupTile) {
 }
 
 /// Of the sums of each tile of rows, those of this block's tokens over all of K. All consumers have read the stages,
-/// whose codes the sums take the place of.
+/// whose first planes of codes the sums take the place of.
 pub(super) fn exchanged(
     b: &mut Builder,
     (block, stages): (&Block<'_>, &Stages),
@@ -53,7 +53,8 @@ pub(super) fn exchanged(
     let all: usize = sums.iter().map(Vec::len).sum();
     let layout = "f32 [vector, thread, number of the vector]";
     let count = words(threads, all as u32);
-    let over = stages.codes.for_words(block.tile.stages, count);
+    let codes = stages.codes.first();
+    let over = codes.and_then(|codes| codes.array.for_words(block.tile.stages, count));
     let shared = b.shared_block("exchange", Word::U32, count, layout, 16, over);
     b.comment("the sums of the other block's tokens");
     let rank = b.special(Special::ClusterBlock);

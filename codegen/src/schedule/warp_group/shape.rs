@@ -281,9 +281,10 @@ fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
             WarpGroupLimit::LongSums,
         ),
         (problem.stack.is_none_or(|stack| in_stacks(problem, stack)), WarpGroupLimit::Experts),
-        (native.plane_words.iter().all(|&words| words == VECTOR_WORDS), WarpGroupLimit::Planes),
+        (planes_of_lanes(problem), WarpGroupLimit::Planes),
         (
-            native.plane_words.len() == words_of_unit(problem)
+            (problem.plan.dequant.joins_planes()
+                || native.plane_words.len() == words_of_unit(problem))
                 && !problem.plan.dequant.has_words_of_rows(),
             WarpGroupLimit::PlacedBits,
         ),
@@ -356,6 +357,15 @@ fn output(problem: &Problem) -> bool {
 fn multiplies_nibbles_as_floats(problem: &Problem) -> bool {
     let nibbles = problem.input.fragments == Some(ByteFragments::Nibbles);
     nibbles && element(problem) == Some(Element::E4m3)
+}
+
+/// Whether a consumer has words of codes like those of a lane: of planes of 16 bytes, or, with x in 16 bits, of narrower ones that
+/// sequences join.
+fn planes_of_lanes(problem: &Problem) -> bool {
+    let plan = &problem.plan;
+    let joined = plan.dequant.joins_planes() && problem.half().is_some();
+    let mut words = plan.native.plane_words.iter();
+    words.all(|&words| words == VECTOR_WORDS || joined && words < VECTOR_WORDS)
 }
 
 /// Words that fragments are made of: one, or one of each plane.

@@ -5,13 +5,14 @@
 //! - x: for each 64 columns of 16 bits, lines of 128 bytes, one a token, swizzled: operand B. With multicast the other
 //!   block of the cluster copies half of them;
 //! - codes: of each chunk the native tiles of the block's rows, lines of 128 bytes, swizzled; bytes that products read as rows in lines of
-//!   64 bytes, those of a row;
+//!   64 bytes, those of a row. Planes of fewer than 16 bytes a lane have arrays of their own, without a swizzle;
 //! - parameters: the words of each native tile, as they are;
 //! - scales of x that change along K: of each token that of the k-tile's columns.
 //!
 //! Codes and parameters of an expert layer come from the block's matrix of the stack: maps have the matrices as their
 //! last dimension. With a gate half of the tiles of rows are those of gate, and after them those of up.
 
+use super::shape::VECTOR_WORDS;
 use super::{Block, gather};
 use crate::ir::{
     Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, Special, Swizzle, TensorId,
@@ -19,11 +20,12 @@ use crate::ir::{
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::byte_fragments::ByteFragments;
-use crate::schedule::chunk::{chunk_words, tile_words};
+use crate::schedule::chunk::{chunk_words, planes, tile_words};
 use crate::schedule::group_params::GroupParams;
 use crate::schedule::input::{InputScale, TOKEN_TILE};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::order::OrderArray;
+use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
 
 /// Words of a line of 128 bytes.
@@ -44,6 +46,17 @@ pub(super) struct StagedArray {
     pub(super) swizzle: Swizzle,
 }
 
+/// Planes of codes with an array of their own: all of 16 bytes a lane, or a narrower one.
+pub(super) struct StagedPlanes {
+    pub(super) array: StagedArray,
+    /// The first line of a chunk of a native tile.
+    first_line: u32,
+    /// Words of a lane in a plane.
+    pub(super) of_lane: u32,
+    /// Words of a chunk of a native tile.
+    pub(super) words: u32,
+}
+
 /// A group parameter's array.
 pub(super) struct StagedParam {
     pub(super) of: GroupParams,
@@ -53,7 +66,7 @@ pub(super) struct StagedParam {
 /// All arrays of the stages.
 pub(super) struct Stages {
     pub(super) x: StagedArray,
-    pub(super) codes: StagedArray,
+    pub(super) codes: Vec<StagedPlanes>,
     pub(super) params: Vec<StagedParam>,
     /// The scales of x that change along K.
     pub(super) x_scales: Option<StagedArray>,
@@ -62,10 +75,21 @@ pub(super) struct Stages {
 /// 32-bit words of the slices of a stage.
 struct Words {
     x: u32,
-    codes: u32,
+    /// Of each array of planes of codes.
+    codes: Vec<u32>,
     /// Of each group parameter.
     params: Vec<u32>,
     x_scales: Option<u32>,
+}
+
+/// Of each array of planes of codes, the first word in a chunk of a native tile, the words there, and those of a lane in a plane.
+fn arrays_of_planes(problem: &Problem) -> Vec<(u32, u32, u32)> {
+    let all = planes(problem);
+    if all.clone().all(|(_, of_lane)| of_lane == VECTOR_WORDS) {
+        return vec![(0, chunk_words(problem), VECTOR_WORDS)];
+    }
+    let lanes = problem.plan.native.lanes;
+    all.map(|(first, of_lane)| (first, of_lane * lanes, of_lane)).collect()
 }
 
 /// The group parameters that a stage holds, in the order of [`Stages::params`]: those of single rows.
@@ -85,7 +109,8 @@ impl Words {
     /// For so many tokens and native tiles, in equal parts those of each matrix; a k-tile is `parts` stages.
     fn of(main: &MainLoop<'_>, (tokens, parts): (u32, u32), tiles: u32) -> Self {
         let x = main.problem.input.bytes(main.k_tile() / parts) / 4 * tokens;
-        let codes = tiles * main.k_tile_chunks() / parts * chunk_words(main.problem);
+        let chunks = tiles * main.k_tile_chunks() / parts;
+        let codes = arrays_of_planes(main.problem).into_iter().map(|(_, words, _)| chunks * words);
         // Boxes begin at lines.
         let together = main.problem.together();
         let param = |of: GroupParams| {
@@ -94,7 +119,7 @@ impl Words {
         let params = kinds(main).map(param).collect();
         Self {
             x,
-            codes,
+            codes: codes.collect(),
             params,
             x_scales: groups_of_x(main).map(|_| tokens.next_multiple_of(LINE)),
         }
@@ -102,7 +127,7 @@ impl Words {
 }
 
 /// Bytes of shared memory of so many stages, and of what comes after them: y, which takes the place of x if there is
-/// room, and the sums that blocks exchange, which take that of codes.
+/// room, and the sums that blocks exchange, which take that of the first planes of codes.
 pub(super) fn ring_bytes(
     main: &MainLoop<'_>,
     (stages, tile): (u32, (u32, u32)),
@@ -110,10 +135,11 @@ pub(super) fn ring_bytes(
     (persists, y, exchange): (bool, u32, u32),
 ) -> u32 {
     let Words { x, codes, params, x_scales } = Words::of(main, tile, tiles);
-    let stage = x + codes + params.iter().sum::<u32>() + x_scales.unwrap_or(0);
+    let stage = x + codes.iter().chain(&params).sum::<u32>() + x_scales.unwrap_or(0);
+    let first = codes.first().copied().unwrap_or(0);
     // A block that persists has the copies of its next tile in its ring.
     let beyond = |words: u32, part: u32| if persists || words > stages * part { words } else { 0 };
-    4 * (stages * stage + beyond(y, x) + beyond(exchange, codes))
+    4 * (stages * stage + beyond(y, x) + beyond(exchange, first))
 }
 
 impl Stages {
@@ -157,22 +183,36 @@ impl Stages {
             of_stack(dense, matrix).into_iter().map(fixed).collect::<Vec<_>>()
         };
         let (of_chunk, of_tile) = (chunk_words(problem), tile_words(problem));
-        let (line, swizzle) = match problem.input.fragments {
-            Some(ByteFragments::Rows) => (LINE / 2, Swizzle::B64),
-            _ => (LINE, Swizzle::B128),
-        };
-        let map = b.tensor(TensorMap {
-            name: "w_map".to_owned(),
-            buffer: io.codes,
-            extents: extents(&[line, of_chunk / line, problem.row_tiles(), of_tile / of_chunk]),
-            strides: strides(&[1, line, of_tile, of_chunk], of_tile * problem.row_tiles()),
-            tile: of_stack(&[line, of_chunk / line, own, block.stage_chunks()], 1),
-            swizzle,
+        let planes = arrays_of_planes(problem).into_iter().zip(code_words).enumerate();
+        let codes = planes.map(|(number, ((first, words, of_lane), of_stage))| {
+            let (line, swizzle) = match problem.input.fragments {
+                _ if of_lane < VECTOR_WORDS => (LINE, Swizzle::None),
+                Some(ByteFragments::Rows) => (LINE / 2, Swizzle::B64),
+                _ => (LINE, Swizzle::B128),
+            };
+            let named = |name: &str| match number {
+                0 => format!("w_{name}"),
+                _ => format!("w{number}_{name}"),
+            };
+            let map = b.tensor(TensorMap {
+                name: named("map"),
+                buffer: io.codes,
+                extents: extents(&[line, of_chunk / line, problem.row_tiles(), of_tile / of_chunk]),
+                strides: strides(&[1, line, of_tile, of_chunk], of_tile * problem.row_tiles()),
+                tile: of_stack(&[line, words / line, own, block.stage_chunks()], 1),
+                swizzle,
+            });
+            let order = "codes [word of the line, line, tile of rows, chunk]";
+            let layout = match swizzle {
+                Swizzle::None => order.to_owned(),
+                _ => format!("{order}, swizzled"),
+            };
+            let ring = shared(b, &named("stages"), of_stage, &layout, SWIZZLE_BYTES);
+            let (map, bytes) = (Some(map), 4 * of_stage);
+            let array = StagedArray { block: ring, words: of_stage, map, bytes, swizzle };
+            StagedPlanes { array, first_line: first / line, of_lane, words }
         });
-        let layout = "codes [word of the line, line, tile of rows, chunk], swizzled";
-        let ring = shared(b, "w_stages", code_words, layout, SWIZZLE_BYTES);
-        let (map, bytes) = (Some(map), 4 * code_words);
-        let codes = StagedArray { block: ring, words: code_words, map, bytes, swizzle };
+        let codes = codes.collect();
 
         let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
         let scale = io.scale.filter(|_| staged(problem.scale));
@@ -225,7 +265,8 @@ impl Stages {
     /// Bytes that the copies of a stage bring.
     pub(super) fn bytes(&self) -> u32 {
         let params = self.params.iter().map(|param| &param.array);
-        let all = [&self.x, &self.codes].into_iter().chain(params).chain(&self.x_scales);
+        let codes = self.codes.iter().map(|planes| &planes.array);
+        let all = [&self.x].into_iter().chain(codes).chain(params).chain(&self.x_scales);
         all.map(|array| array.bytes).sum()
     }
 
@@ -248,7 +289,9 @@ impl Stages {
                 array.copy(b, (at, stage, shard * (array.words / together)), barrier);
             }
         };
-        copy(b, &self.codes, &[0u32.into(), 0u32.into(), first_tile, chunk]);
+        for StagedPlanes { array, first_line, .. } in &self.codes {
+            copy(b, array, &[0u32.into(), (*first_line).into(), first_tile, chunk]);
+        }
         for StagedParam { of, array, .. } in &self.params {
             let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
             copy(b, array, &[0u32.into(), group, first_tile]);

@@ -32,7 +32,9 @@ pub(super) fn consume(
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
     cursor: Option<Cursor>,
 ) {
-    let (Some(lanes), Some(x_scales)) = (LaneMap::new(block.product), &stages.x_scales) else {
+    let (Some(lanes), Some(x_scales), [codes]) =
+        (LaneMap::new(block.product), &stages.x_scales, &stages.codes[..])
+    else {
         return;
     };
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
@@ -59,9 +61,9 @@ pub(super) fn consume(
         let of_rows = of_rows.as_ref().map(|scale| scale.scales(b, block.main, k_tile)[0]);
         let x = stages.x.of_stage(b, phase.stage).index;
         let x = b.mad(first_token, LINE, x);
-        let w = stages.codes.of_stage(b, phase.stage).index;
+        let w = codes.array.of_stage(b, phase.stage).index;
         for (tile, total) in (0..).zip(&totals) {
-            multiply(b, block, (stages, (x, w)), (tile, &segment));
+            multiply(b, block, ([&stages.x, &codes.array], [x, w]), (tile, &segment));
             let of_tokens = scales.load(b, (phase.stage, tile * of_tile));
             let scales = of_tokens.map(|scale| match of_rows {
                 Some(of_rows) => b.mul_f32(scale, of_rows),
@@ -90,7 +92,7 @@ pub(super) fn consume(
 fn multiply(
     b: &mut Builder,
     block: &Block<'_>,
-    (stages, (x, w)): (&Stages, (Operand, Operand)),
+    (arrays, [x, w]): ([&StagedArray; 2], [Operand; 2]),
     (tile, d): (u32, &[Reg]),
 ) {
     let (main, tokens) = (block.main, block.product.shape[0]);
@@ -99,21 +101,21 @@ fn multiply(
     for step in 0..main.k_tile() / main.step() {
         let bytes = step * step_bytes;
         let a = SharedTile {
-            block: stages.x.block,
+            block: arrays[0].block,
             index: x,
             offset: tile * tokens * LINE + bytes / 4,
             leading: 16,
             stride: CORE_ROWS * SHARED_BYTES,
-            swizzle: stages.x.swizzle,
+            swizzle: arrays[0].swizzle,
         };
         let chunk = block.native_tiles() * chunk_words(main.problem);
         let b_tile = SharedTile {
-            block: stages.codes.block,
+            block: arrays[1].block,
             index: w,
             offset: bytes / ROW_BYTES * chunk + bytes % ROW_BYTES / 4,
             leading: 16,
             stride: CORE_ROWS * ROW_BYTES,
-            swizzle: stages.codes.swizzle,
+            swizzle: arrays[1].swizzle,
         };
         let c = match step {
             0 => Accumulator::Zero,

@@ -1,20 +1,13 @@
-//! A consumer's weights: words from shared memory, dequantised to fragments of A.
-//!
-//! A plane of a chunk of a native tile is 16 bytes a lane, lane (g, t) of row g at number 4 g + t: 512 bytes, swizzled. `ldmatrix` takes the 16 bytes of lane (g, i) as row g of matrix i: the eight rows of a
-//! matrix are in eight different places of a line, and register i of lane (g, t) is word t of lane (g, i), whose
-//! columns are the t-th ones of a fragment whose x is in order. Codes of several words have one of each plane.
-//!
-//! Bytes are multiplied as they are stored (`byte_fragments`): the 16 bytes of a lane, without `ldmatrix`, or words of a row, two of each
-//! plane.
+//! A consumer's weights: words from shared memory ([`planes`](super::planes)), dequantised to fragments of A.
 
 use super::Block;
 use super::consumer::multiplies_words;
 use super::params::Params;
+use super::planes::Planes;
 use super::shape::VECTOR_WORDS;
-use super::stage::{LINE, StagedArray, Stages};
-use crate::ir::{Address, Builder, Cache, Op, Operand, Reg, Swizzle, Type, Uniformity, Width};
+use super::stage::Stages;
+use crate::ir::{Builder, Operand, Reg, Type, Uniformity};
 use crate::schedule::byte_fragments::ByteFragments;
-use crate::schedule::chunk::chunk_words;
 use crate::schedule::dequantise::{ByRow, fragments};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
@@ -33,18 +26,9 @@ pub(super) struct WarpRows {
 /// A warp's weights.
 pub(super) struct Weights<'p, 's> {
     main: &'p MainLoop<'p>,
-    codes: &'s StagedArray,
-    /// The word of a stage that this lane gives to `ldmatrix`: of an even plane of a chunk, and of an odd one less the
-    /// plane.
-    at: [Operand; 2],
-    /// Words of a plane, and the distances of a stage's chunks and of a warp's tiles of rows.
-    plane: u32,
-    chunk: u32,
-    apart: u32,
-    /// Per tile of rows and chunk, the words of this lane.
-    words: Vec<Vec<Vec<Reg>>>,
-    /// Whether a lane loads its own words, and not words that `ldmatrix` distributes.
-    own_words: bool,
+    planes: Vec<Planes<'s>>,
+    /// Tiles of rows.
+    tiles: u32,
     /// Whether products read words as they are loaded.
     as_stored: bool,
     params: Params<'s>,
@@ -59,36 +43,11 @@ impl<'p, 's> Weights<'p, 's> {
         rows: &WarpRows,
     ) -> Self {
         let main = block.main;
-        let (chunk, chunks) = (chunk_words(main.problem), block.stage_chunks());
-        let codes = &stages.codes;
-        let words_of_lane = chunk / b.warp_size();
-        let plane = VECTOR_WORDS * b.warp_size();
-        let own_words = main.problem.input.fragments == Some(ByteFragments::Whole);
-        let as_stored = multiplies_words(main, &block.tile);
-        let vector = if own_words {
-            b.comment("the 16 bytes of this lane");
-            rows.lane
-        } else {
-            b.comment("the vector of 16 bytes that this lane gives to ldmatrix");
-            let (row, matrix) = (b.rem(rows.lane, 8), b.div(rows.lane, 8));
-            b.mad(row, 4u32, matrix)
-        };
-        let vector = b.mul(vector, VECTOR_WORDS);
-        let at = b.mad(rows.first, chunk, vector);
-        let odd = b.add(at, plane);
-        let odd = swizzled(b, odd, codes.swizzle);
-        let at = [swizzled(b, at, codes.swizzle), b.sub(odd, plane)];
-        let mut array = |_| b.array("words", Type::U32, words_of_lane, Uniformity::Varying);
-        let of_tile = |_| (0..chunks).map(&mut array).collect();
-        let words = (0..block.tile.row_tiles).map(of_tile).collect();
+        let planes = stages.codes.iter().map(|staged| Planes::declare(b, block, staged, rows));
+        let planes = planes.collect();
+        let (tiles, as_stored) = (block.tile.row_tiles, multiplies_words(main, &block.tile));
         let params = Params::declare(b, block, stages, rows);
-        let of_chunk = block.tiles_of_matrix() * chunk;
-        let apart = match block.together() {
-            1 => block.tiles_apart() * chunk,
-            _ => chunks * of_chunk,
-        };
-        let chunk = of_chunk;
-        Self { main, codes, at, plane, chunk, apart, words, own_words, as_stored, params, table }
+        Self { main, planes, tiles, as_stored, params, table }
     }
 
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
@@ -98,21 +57,7 @@ impl<'p, 's> Weights<'p, 's> {
 
     /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
     pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
-        let first = self.codes.of_stage(b, stage);
-        let at = self.at.map(|at| b.add(first.index, at));
-        for (tile, words) in (0..).zip(&self.words) {
-            let planes = words[chunk as usize].chunks(VECTOR_WORDS as usize);
-            for ((plane, words), &at) in (0..).zip(planes).zip(at.iter().cycle()) {
-                let from = Address { index: at, ..first };
-                let from = from.plus(tile * self.apart + chunk * self.chunk + plane * self.plane);
-                match self.own_words {
-                    true => b.load_into(words, from, Width::B128, None, Cache::Default),
-                    false => {
-                        b.push(Op::MatrixLoad { dst: words.to_vec(), from, transpose: false });
-                    }
-                }
-            }
-        }
+        self.planes.iter().for_each(|planes| planes.load(b, (stage, chunk)));
         if chunk == 0 {
             self.params.load(b, block, stage);
         }
@@ -120,7 +65,7 @@ impl<'p, 's> Weights<'p, 's> {
 
     /// What dequantisation applies to each tile of rows in the k-tile whose words are loaded.
     pub(super) fn by_row(&self, b: &mut Builder) -> Vec<ByRow> {
-        (0..).zip(&self.words).map(|(tile, _)| self.params.by_row(b, self.main, tile)).collect()
+        (0..self.tiles).map(|tile| self.params.by_row(b, self.main, tile)).collect()
     }
 
     /// Per segment of k-tile `number`, whose words are loaded, the scales of sums of the lane's rows. Called once
@@ -137,7 +82,8 @@ impl<'p, 's> Weights<'p, 's> {
         by_row: &mut ByRow,
         each: &mut dyn FnMut(&mut Builder, u32, Vec<Reg>),
     ) {
-        let words = &self.words[tile as usize][chunk as usize];
+        let of_planes = |planes: &Planes<'_>| planes.words(b, (tile, chunk));
+        let words: Vec<Reg> = self.planes.iter().flat_map(of_planes).collect();
         let steps = self.main.problem.plan.native.columns / self.main.step();
         let first = (chunk * steps) as usize;
         let mut number = first;
@@ -155,7 +101,7 @@ impl<'p, 's> Weights<'p, 's> {
             }
             return;
         }
-        fragments(b, (self.main, self.table), words, (by_row, first), |b, a| {
+        fragments(b, (self.main, self.table), &words, (by_row, first), |b, a| {
             each(b, step_of(self.main, number as u32), a);
             number += 1;
         });
@@ -169,19 +115,4 @@ pub(super) fn step_of(main: &MainLoop<'_>, number: u32) -> u32 {
     let of_unit = (steps / VECTOR_WORDS).max(1);
     let (chunk, number) = (number / steps, number % steps);
     chunk * steps + number / of_unit + number % of_unit * (steps / of_unit)
-}
-
-/// The word of swizzled memory at which the word of plain memory is; both count from where the swizzle begins anew.
-pub(super) fn swizzled(b: &mut Builder, word: Operand, swizzle: Swizzle) -> Operand {
-    // Vectors of 16 bytes change places with the number of the 128 bytes that they are in.
-    let places = match swizzle {
-        Swizzle::None => return word,
-        Swizzle::B32 => 2,
-        Swizzle::B64 => 4,
-        Swizzle::B128 => 8,
-    };
-    let line = b.div(word, LINE);
-    let line = b.rem(line, places);
-    let vector = b.mul(line, VECTOR_WORDS);
-    b.xor(word, vector)
 }
