@@ -19,6 +19,10 @@ pub enum BufferRole {
     Zero,
     /// The zero-point corrections of groups.
     Correction,
+    /// The scales of larger groups, which multiply those of [`Self::Scale`].
+    CoarseScale,
+    /// The shifts of larger groups, which multiply those of [`Self::Correction`].
+    CoarseCorrection,
     /// The scale of each row of w.
     ChannelScale,
     /// The bias of each row of w.
@@ -98,6 +102,8 @@ impl BufferRole {
             | Self::Scale
             | Self::Zero
             | Self::Correction
+            | Self::CoarseScale
+            | Self::CoarseCorrection
             | Self::ChannelScale
             | Self::Bias
             | Self::ColumnOrder
@@ -139,6 +145,8 @@ impl fmt::Display for BufferRole {
             Self::Scale => "scale",
             Self::Zero => "zero",
             Self::Correction => "correction",
+            Self::CoarseScale => "coarse_scale",
+            Self::CoarseCorrection => "coarse_correction",
             Self::ChannelScale => "channel_scale",
             Self::Bias => "bias",
             Self::Operand => "operand",

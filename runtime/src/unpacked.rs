@@ -235,28 +235,29 @@ impl Unpacked {
         &self.codes
     }
 
-    /// Decoded scales of a level, zero points or the bias, in the order (expert, row group, column
-    /// group).
+    /// Decoded scales of a level, zero points, factors of a shift's level or the bias, in the order (expert, row
+    /// group, column group).
     pub(crate) fn values(&self, component: Component) -> Option<&[f64]> {
-        let part = match component {
-            Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
-            Component::Zero => self.zero.as_ref(),
-            Component::Bias => return self.bias(),
-            _ => None,
-        };
-        part.map(|part| part.values.as_slice())
+        match component {
+            Component::Bias => self.bias(),
+            _ => self.group_values(component).map(|part| part.values.as_slice()),
+        }
     }
 
     /// Decoded scales of a level, zero points or factors of a shift's level, in the order (expert, row
     /// group, column group), and what shares one.
     pub(crate) fn grouped_values(&self, component: Component) -> Option<(Granularity, &[f64])> {
-        let part = match component {
+        let part = self.group_values(component)?;
+        Some((part.granularity, part.values.as_slice()))
+    }
+
+    fn group_values(&self, component: Component) -> Option<&GroupValues> {
+        match component {
             Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
             Component::Zero => self.zero.as_ref(),
             Component::Shift(level) => self.shifts.get(usize::from(level)),
             _ => None,
-        };
-        part.map(|part| (part.granularity, part.values.as_slice()))
+        }
     }
 
     /// The value of each code less the offset.
@@ -269,14 +270,9 @@ impl Unpacked {
         &self.input
     }
 
-    /// The scale of a level or the zero point of a weight of the first expert.
+    /// The scale of a level, the zero point, or the factor of a shift's level, of a weight of the first expert.
     pub(crate) fn value_of(&self, component: Component, n: u64, k: u64) -> Option<f64> {
-        let part = match component {
-            Component::Scale(level) => self.scales.get(usize::from(level)).map(|(part, _)| part),
-            Component::Zero => self.zero.as_ref(),
-            _ => None,
-        };
-        part.map(|part| self.value(part, 0, n, k))
+        self.group_values(component).map(|part| self.value(part, 0, n, k))
     }
 
     /// Group index of each column [E, K], if the layer has act-order.

@@ -27,15 +27,8 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativeBuffer>, JitError> {
             _ => Form::Codes(dequant.recode.clone()),
         },
     }];
-    let all = [
-        (BufferRole::Scale, problem.scale),
-        (BufferRole::Zero, problem.zero),
-        (BufferRole::Correction, problem.correction),
-    ];
-    for (role, params) in all {
-        if let Some(params) = params {
-            parts.push(per_group(problem, role, params)?);
-        }
+    for (role, params) in problem.group_params() {
+        parts.push(per_group(problem, role, params)?);
     }
     let per_row = Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
     if problem.channel_scale {

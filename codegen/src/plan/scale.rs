@@ -236,13 +236,7 @@ impl FoldedScale {
             Some(ScaleType::InputDtype) | None => None,
         };
         let exact = number.and_then(|number| Self::exact((number, columns), (dequant, operand)));
-        // With codes in planes and terms of several levels, decoding waits for arithmetic: at M = 1 that costs more than
-        // is won at M = 1024 (docs/performance/warp_group.md).
-        let fills = 32u32.is_multiple_of(dequant.weight.code.bits());
-        let decodes_slowly = !fills && has_terms && segments.len() > 1;
-        exact.or_else(|| {
-            if decodes_slowly { None } else { Self::rounded((number, columns), (dequant, lanes)) }
-        })
+        exact.or_else(|| Self::rounded((number, columns), (dequant, lanes)))
     }
 
     /// A scale whose product with any code is a number of the operand's type.

@@ -27,13 +27,17 @@ pub struct ProductBuffers {
     pub x: BufferId,
     /// The result, [M, N]: `y`. In an expert layer a row per shard and slot, or per pair.
     pub y: BufferId,
-    /// The scales of segments' sums or of weights: `scale`. This buffer, `zero` and `correction` have
-    /// the layout [`GroupParams::layout`].
+    /// The scales of segments' sums or of weights: `scale`. This buffer and the other ones of groups have the layout
+    /// [`GroupParams::layout`].
     pub scale: Option<BufferId>,
     /// Zero points that dequantisation subtracts from codes: `zero`.
     pub zero: Option<BufferId>,
     /// The zero-point corrections, which multiply a segment's sum of x: `correction`.
     pub correction: Option<BufferId>,
+    /// What multiplies `scale`: `coarse_scale`.
+    pub coarse_scale: Option<BufferId>,
+    /// What multiplies `correction`: `coarse_correction`.
+    pub coarse_correction: Option<BufferId>,
     /// The per-channel scales, `[N]`, f32: `channel_scale`.
     pub channel_scale: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, which holds every stored type exactly: `bias`.
@@ -87,17 +91,20 @@ impl ProductBuffers {
         let shape: Vec<Extent> = y_rows.into_iter().chain([fixed(problem.n)]).collect();
         let layout = format!("{} [n, m]", problem.output);
         let y = b.buffer_of(BufferRole::Y, word, y_access, &shape, &layout);
-        let per_group = |b: &mut Builder, role: BufferRole, params: Option<GroupParams>| {
-            let params = params?;
+        let of_groups: Vec<_> = problem.group_params().collect();
+        let per_group = |b: &mut Builder, role: BufferRole| {
+            let &(_, params) = of_groups.iter().find(|(known, _)| *known == role)?;
             let shape = Stack::shape(stack, &params.words(problem));
             let GroupParams { number, rows, columns, .. } = params;
             let layout = params.layout(problem);
             let layout = format!("{number} {layout} in groups of {rows} x {columns}");
             Some(b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
-        let scale = per_group(b, BufferRole::Scale, problem.scale);
-        let zero = per_group(b, BufferRole::Zero, problem.zero);
-        let correction = per_group(b, BufferRole::Correction, problem.correction);
+        let scale = per_group(b, BufferRole::Scale);
+        let zero = per_group(b, BufferRole::Zero);
+        let correction = per_group(b, BufferRole::Correction);
+        let coarse_scale = per_group(b, BufferRole::CoarseScale);
+        let coarse_correction = per_group(b, BufferRole::CoarseCorrection);
         let per_row = |b: &mut Builder, role: BufferRole, there: bool| {
             let layout = format!("f32 {PER_ROW_LAYOUT}");
             let shape = Stack::shape(stack, &[problem.n]);
@@ -115,6 +122,39 @@ impl ProductBuffers {
             };
             b.buffer_of(BufferRole::OperandScale, Word::U32, Access::ReadOnly, &shape, &layout)
         });
-        Self { m, codes, x, y, scale, zero, correction, channel_scale, bias, x_scale, order }
+        Self {
+            m,
+            codes,
+            x,
+            y,
+            scale,
+            zero,
+            correction,
+            coarse_scale,
+            coarse_correction,
+            channel_scale,
+            bias,
+            x_scale,
+            order,
+        }
+    }
+
+    /// The group parameters of a problem whose buffers these are, each with its buffer.
+    pub(super) fn group_params(
+        &self,
+        problem: &Problem,
+    ) -> impl Iterator<Item = (GroupParams, BufferId)> + use<> {
+        let own = *self;
+        problem.group_params().filter_map(move |(role, of)| {
+            let buffer = match role {
+                BufferRole::Scale => own.scale,
+                BufferRole::Zero => own.zero,
+                BufferRole::Correction => own.correction,
+                BufferRole::CoarseScale => own.coarse_scale,
+                BufferRole::CoarseCorrection => own.coarse_correction,
+                _ => None,
+            };
+            Some((of, buffer?))
+        })
     }
 }

@@ -362,7 +362,16 @@ pub(super) struct LaneNumbers {
     pub(super) shift: Option<Operand>,
 }
 
-impl LaneNumbers {
+/// What a lane has of numbers of groups in a k-tile that are products of levels.
+#[derive(Clone)]
+pub(super) struct LaneLevels {
+    /// The level of the groups.
+    pub(super) finest: LaneNumbers,
+    /// The level of larger groups, one of which has the k-tile.
+    pub(super) coarse: Option<LaneNumbers>,
+}
+
+impl LaneLevels {
     /// The scales that the dequantisation of a k-tile multiplies with, if any, and the terms that it adds.
     pub(super) fn scales_of_weights(
         self,
@@ -371,22 +380,30 @@ impl LaneNumbers {
         term: Option<Self>,
     ) -> Option<Scales> {
         main.problem.plan.scale.folded?;
-        let places = (0..self.of.of_lane(main.k_tile()).max(1)).collect();
+        let of = self.finest.of;
+        let places = (0..of.of_lane(main.k_tile()).max(1)).collect();
         let (steps, registers) = (main.k_tile() / main.step(), main.lanes().a.registers);
         let step = |number| step_of_register(main, number as usize * registers);
-        let of_step = (0..steps).map(|number| self.of.of_step(main, step(number) as u32) as usize);
+        let of_step = (0..steps).map(|number| of.of_step(main, step(number) as u32) as usize);
         let of_step = of_step.collect();
         Scales::new(b, main, (self, term), LaneGroups { places, of_step })
     }
+}
 
+impl LaneNumbers {
     /// As [`GroupParams::halves`].
     pub(super) fn halves(&self, b: &mut Builder, rows: u32, place: (u32, Half)) -> Operand {
         self.of.halves(b, rows, (&self.words, self.shift), place)
     }
 
     /// As [`GroupParams::values`].
-    pub(super) fn values(&self, b: &mut Builder, rows: u32, place: u32) -> Vec<Operand> {
-        self.of.values(b, rows, (&self.words, self.shift), place, 0)
+    pub(super) fn values(
+        &self,
+        b: &mut Builder,
+        rows: u32,
+        (place, exponent): (u32, i32),
+    ) -> Vec<Operand> {
+        self.of.values(b, rows, (&self.words, self.shift), place, exponent)
     }
 }
 
@@ -439,8 +456,22 @@ pub(super) fn number(b: &mut Builder, number: Number, word: Operand, at: u32) ->
         Number::Float(F16) => b.half_to_f32(Half::F16, side, word),
         Number::Float(format) => float(b, format, word, at),
         Number::E8m0 => power(b, word, at),
+        Number::Uint(8) => byte(b, word, at, 0),
+        Number::Int(8) => {
+            let from_zero = b.xor(word, 0x8080_8080u32);
+            byte(b, from_zero, at, 128)
+        }
         Number::Uint(_) | Number::Int(_) => b.unary(Unary::F32FromU32, word),
     }
+}
+
+/// The byte of a word at a bit, less an offset, as f32: under the exponent of 2^23 the byte is the number's last digits.
+fn byte(b: &mut Builder, word: Operand, at: u32, offset: u32) -> Operand {
+    const UNIT: u32 = 1 << 23;
+    let under = (UNIT as f32).to_bits();
+    let bits = b.ternary(Ternary::Permute, word, under, 0x7650 | at / 8);
+    let value = b.unary(Unary::AsF32, bits);
+    b.add_f32(value, -((UNIT + offset) as f32))
 }
 
 /// `2^(code - 127)` of an e8m0 code: its bits are the exponent of f32, except for code 0, whose value is

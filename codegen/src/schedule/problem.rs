@@ -9,7 +9,7 @@
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::{F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use quantloom_dsl::{Accuracy, Activation, Code, Scheme, ZeroPointCorrection};
+use quantloom_dsl::{Accuracy, Activation, BufferRole, Code, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
 use super::byte_fragments::ByteFragments;
@@ -50,6 +50,10 @@ pub struct Problem {
     /// The zero-point correction: multiplies the sum of x over a segment, or is added to each weight
     /// ([`Problem::corrects_sums`]).
     pub correction: Option<GroupParams>,
+    /// Multiplies [`Self::scale`], which has a level of its own then, where both multiply weights.
+    pub coarse_scale: Option<GroupParams>,
+    /// Multiplies [`Self::correction`], likewise.
+    pub coarse_correction: Option<GroupParams>,
     /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub channel_scale: bool,
     /// Whether there is a bias per row of w, stored as f32.
@@ -118,8 +122,14 @@ impl Problem {
         if words > u64::from(u32::MAX) {
             return shape("N", n, "expected fewer rows with so many columns: 2^32 words of codes");
         }
-        let WeightParams { scale, zero, correction, channel_scale } =
-            WeightParams::of(&arranged, &plan, (n, k), k_tile);
+        let WeightParams {
+            scale,
+            zero,
+            correction,
+            coarse_scale,
+            coarse_correction,
+            channel_scale,
+        } = WeightParams::of(&arranged, &plan, (n, k), k_tile);
         let changes = order.is_some() || scheme.prescale.is_some();
         let input = Input::new(&of_x, &plan, (k, k_tile), changes);
         let bias = scheme.bias.is_some();
@@ -132,6 +142,8 @@ impl Problem {
             scale,
             zero,
             correction,
+            coarse_scale,
+            coarse_correction,
             channel_scale,
             bias,
             input,
@@ -393,6 +405,18 @@ impl Problem {
     pub fn scales_sums(&self) -> bool {
         let by_instruction = self.plan.compute.product.scaling().is_some();
         self.scale.is_some() && self.plan.scale.folded.is_none() && !by_instruction
+    }
+
+    /// The group parameters that the product has, each with the role of its buffer, in the order of the buffers.
+    pub fn group_params(&self) -> impl Iterator<Item = (BufferRole, GroupParams)> + use<> {
+        let all = [
+            (BufferRole::Scale, self.scale),
+            (BufferRole::Zero, self.zero),
+            (BufferRole::Correction, self.correction),
+            (BufferRole::CoarseScale, self.coarse_scale),
+            (BufferRole::CoarseCorrection, self.coarse_correction),
+        ];
+        all.into_iter().filter_map(|(role, of)| Some((role, of?)))
     }
 
     /// Whether the zero-point correction multiplies sums of x, and is not added to weights during dequantisation.

@@ -29,7 +29,7 @@ use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Scales, StepOfA, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
-use super::group_params::{GroupParams, LaneNumbers};
+use super::group_params::{GroupParams, LaneLevels, LaneNumbers};
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
@@ -217,13 +217,7 @@ impl<'p> Skinny<'p> {
             lanes.iter().map(place).collect()
         };
         self.codes = numbers.iter().map(place).collect();
-        let all = [
-            (main.problem.scale, self.io.scale),
-            (main.problem.zero, self.io.zero),
-            (main.problem.correction, self.io.correction),
-        ];
-        for (of, buffer) in all {
-            let (Some(of), Some(buffer)) = (of, buffer) else { continue };
+        for (of, buffer) in self.io.group_params(main.problem) {
             let own = of.lane_word(b, main, self.lane);
             // Tiles that share a number have no constant distance.
             let further = if of.rows > 1 && !apart { tile.row_tiles } else { 1 };
@@ -539,8 +533,12 @@ impl TileParams<'_, '_> {
             words: words.to_vec(),
             shift: *shift,
         };
-        let [scale, term] = [self.skinny.io.scale, self.skinny.io.correction]
-            .map(|buffer| self.of(buffer).map(read));
+        let io = &self.skinny.io;
+        let levels = [(io.scale, io.coarse_scale), (io.correction, io.coarse_correction)];
+        let [scale, term] = levels.map(|(finest, coarse)| {
+            let [finest, coarse] = [finest, coarse].map(|buffer| self.of(buffer).map(read));
+            finest.map(|finest| LaneLevels { finest, coarse })
+        });
         scale?.scales_of_weights(b, main, term)
     }
 

@@ -42,18 +42,24 @@ pub enum NativeBufferKind {
     Bias,
     /// The zero-point corrections, computed from scales, zero points and shifts.
     Corrections,
+    /// The scales of larger groups, which multiply those of [`Self::Scales`].
+    CoarseScales,
+    /// The shifts of larger groups, which multiply those of [`Self::Corrections`].
+    CoarseCorrections,
     /// The per-channel scales: products of the scales that are constant along a row.
     ChannelScales,
 }
 
 impl NativeBufferKind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Codes,
         Self::Scales,
         Self::Zeros,
         Self::Bias,
         Self::Corrections,
+        Self::CoarseScales,
+        Self::CoarseCorrections,
         Self::ChannelScales,
     ];
 
@@ -65,6 +71,8 @@ impl NativeBufferKind {
             Self::Zeros => BufferRole::Zero,
             Self::Bias => BufferRole::Bias,
             Self::Corrections => BufferRole::Correction,
+            Self::CoarseScales => BufferRole::CoarseScale,
+            Self::CoarseCorrections => BufferRole::CoarseCorrection,
             Self::ChannelScales => BufferRole::ChannelScale,
         }
     }
@@ -77,6 +85,8 @@ impl NativeBufferKind {
             Self::Zeros => "zeros",
             Self::Bias => "bias",
             Self::Corrections => "corrections",
+            Self::CoarseScales => "coarse_scales",
+            Self::CoarseCorrections => "coarse_corrections",
             Self::ChannelScales => "channel_scales",
         }
     }
@@ -90,7 +100,11 @@ impl NativeBufferKind {
     const fn component(self) -> Component {
         match self {
             Self::Codes => Component::Code,
-            Self::Scales | Self::Corrections | Self::ChannelScales => Component::Scale(0),
+            Self::Scales
+            | Self::Corrections
+            | Self::CoarseScales
+            | Self::CoarseCorrections
+            | Self::ChannelScales => Component::Scale(0),
             Self::Zeros => Component::Zero,
             Self::Bias => Component::Bias,
         }
@@ -321,7 +335,11 @@ impl Transform<'_> {
                 let bits = self.problem.plan.dequant.weight.code.bits();
                 (None, Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) })
             }
-            NativeBufferKind::Scales | NativeBufferKind::Zeros | NativeBufferKind::Corrections => {
+            NativeBufferKind::Scales
+            | NativeBufferKind::Zeros
+            | NativeBufferKind::Corrections
+            | NativeBufferKind::CoarseScales
+            | NativeBufferKind::CoarseCorrections => {
                 let params = self.group_params()?;
                 (Some(params.layout(self.problem)), params.granularity())
             }
@@ -351,6 +369,8 @@ impl Transform<'_> {
             NativeBufferKind::Scales => self.problem.scale,
             NativeBufferKind::Zeros => self.problem.zero,
             NativeBufferKind::Corrections => self.problem.correction,
+            NativeBufferKind::CoarseScales => self.problem.coarse_scale,
+            NativeBufferKind::CoarseCorrections => self.problem.coarse_correction,
             NativeBufferKind::Codes | NativeBufferKind::Bias | NativeBufferKind::ChannelScales => {
                 None
             }
@@ -373,8 +393,12 @@ impl Transform<'_> {
             NativeBufferKind::Codes if self.signs().is_some() => Err(computed()),
             NativeBufferKind::Codes => Ok(Component::Code),
             NativeBufferKind::Bias => Ok(Component::Bias),
-            NativeBufferKind::Corrections | NativeBufferKind::ChannelScales => Err(computed()),
-            NativeBufferKind::Scales | NativeBufferKind::Zeros => match self.group_params()?.kind {
+            NativeBufferKind::ChannelScales => Err(computed()),
+            NativeBufferKind::Scales
+            | NativeBufferKind::Zeros
+            | NativeBufferKind::Corrections
+            | NativeBufferKind::CoarseScales
+            | NativeBufferKind::CoarseCorrections => match self.group_params()?.kind {
                 ParamKind::Stored(component) => Ok(component),
                 ParamKind::Magnitudes(_) | ParamKind::Scale | ParamKind::ZeroPointCorrection => {
                     Err(computed())
@@ -386,7 +410,9 @@ impl Transform<'_> {
     /// The conversion of elements to the native form, and the components that it reads.
     fn made_of(&self) -> Result<(Conversion, Vec<Component>), Unscheduled> {
         let wanted = match self.buffer {
-            NativeBufferKind::Corrections => {
+            NativeBufferKind::Corrections
+                if self.group_params()?.kind == ParamKind::ZeroPointCorrection =>
+            {
                 let terms = self.problem.correction_terms();
                 Wanted::Correction { terms, exponent: self.problem.correction_exponent() }
             }

@@ -3,7 +3,7 @@
 
 use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
-use quantloom_dsl::{ScaleType, Scheme, Zero, ZeroPointCorrection};
+use quantloom_dsl::{Group, ScaleLevel, ScaleType, Scheme, ShiftLevel, Zero, ZeroPointCorrection};
 
 use super::dequantise::subtracted_constants;
 use super::group_params::{GroupParams, ParamKind};
@@ -19,6 +19,10 @@ pub(super) struct WeightParams {
     pub(super) zero: Option<GroupParams>,
     /// The zero-point correction: multiplies the sum of x over a segment, or is added to each weight.
     pub(super) correction: Option<GroupParams>,
+    /// Multiplies [`Self::scale`].
+    pub(super) coarse_scale: Option<GroupParams>,
+    /// Multiplies [`Self::correction`].
+    pub(super) coarse_correction: Option<GroupParams>,
     /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub(super) channel_scale: bool,
 }
@@ -78,13 +82,127 @@ impl WeightParams {
         let columns = plan.scale.folded.map_or(segment, |folded| folded.columns);
         let correction = GroupParams::computed(ParamKind::ZeroPointCorrection, columns);
         let of_weights = plan.scale.folded.is_some();
+        let correction = adds.then_some(GroupParams { of_weights, ..correction });
+        let in_parts = plan.scale.folded.filter(|_| plan.scale.in_parts());
+        let groups = in_parts.map(|folded| (folded.columns, k_tile));
+        let computed = scale.filter(|scale| scale.kind == ParamKind::Scale);
+        let levels = groups.zip(computed).and_then(|(groups, _)| Levels::of_scales(scheme, groups));
+        let (scale, coarse_scale) = match levels {
+            Some(Levels { finest, coarse }) => (Some(finest), coarse),
+            None => (scale, None),
+        };
+        let levels = groups.zip(correction).and_then(|(groups, _)| {
+            let alone = scheme.zero.is_none() && add == 0;
+            Levels::of_shifts(scheme, groups).filter(|_| alone)
+        });
+        let (correction, coarse_correction) = match levels {
+            Some(Levels { finest, coarse }) => (Some(finest), coarse),
+            None => (correction, None),
+        };
         Self {
             scale,
             zero,
-            correction: adds.then_some(GroupParams { of_weights, ..correction }),
+            correction,
+            coarse_scale,
+            coarse_correction,
             channel_scale: placed(ScalePlacement::Epilogue).next().is_some()
                 || plan.scale.input_in_channel_scale(),
         }
+    }
+}
+
+/// Levels that products read as they are stored, and multiply: fewer bytes than their product in f32 has. The product is
+/// exact: a level has at most 11 digits, another one 8.
+struct Levels {
+    finest: GroupParams,
+    coarse: Option<GroupParams>,
+}
+
+/// A level as a scheme has it.
+struct StoredLevel {
+    component: Component,
+    stored: Number,
+    /// The least and the largest number that a code stands for.
+    range: [f64; 2],
+    /// Whether a code stands for the stored number itself.
+    as_stored: bool,
+    group: Group,
+}
+
+impl Levels {
+    fn of_scales(scheme: &Scheme, groups: (u32, u32)) -> Option<Self> {
+        let level = |(at, level): (u8, &ScaleLevel)| {
+            let ScaleType::Number(stored) = level.number else { return None };
+            let ends = [stored.min(), stored.max()].map(|end| end - f64::from(level.offset));
+            (!level.divide).then_some(StoredLevel {
+                component: Component::Scale(at),
+                stored,
+                range: ends,
+                as_stored: level.offset == 0,
+                group: level.group,
+            })
+        };
+        Self::new((0u8..).zip(&scheme.scales).map(level).collect::<Option<_>>()?, groups)
+    }
+
+    fn of_shifts(scheme: &Scheme, groups: (u32, u32)) -> Option<Self> {
+        let level = |(at, level): (u8, &ShiftLevel)| {
+            let sign = if level.negative { -1.0 } else { 1.0 };
+            let ends = [level.number.min(), level.number.max()];
+            let [one, other] = ends.map(|end| sign * (end - f64::from(level.offset)));
+            StoredLevel {
+                component: Component::Shift(at),
+                stored: level.number,
+                range: [one.min(other), one.max(other)],
+                as_stored: level.offset == 0 && !level.negative,
+                group: level.group,
+            }
+        };
+        Self::new((0u8..).zip(&scheme.shifts).map(level).collect(), groups)
+    }
+
+    /// A level of 16 bits; or one of integers that fit a byte, for groups of so many columns, times one of 16 bits for groups of
+    /// whole k-tiles.
+    fn new(levels: Vec<StoredLevel>, (columns, k_tile): (u32, u32)) -> Option<Self> {
+        match &levels[..] {
+            [only] => {
+                let finest = only.half()?;
+                (finest.columns == columns).then_some(Self { finest, coarse: None })
+            }
+            [finest, coarse] => {
+                let (finest, coarse) = (finest.byte()?, coarse.half()?);
+                let held = finest.columns == columns && coarse.columns.is_multiple_of(k_tile);
+                held.then_some(Self { finest, coarse: Some(coarse) })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl StoredLevel {
+    /// As a float of 16 bits, which it is.
+    fn half(&self) -> Option<GroupParams> {
+        let is_half = matches!(self.stored, Number::Float(BF16 | F16));
+        self.params(self.stored).filter(|_| is_half && self.as_stored)
+    }
+
+    /// As a byte, if it is an integer that fits one.
+    fn byte(&self) -> Option<GroupParams> {
+        let (Number::Uint(_) | Number::Int(_)) = self.stored else { return None };
+        let bytes = [Number::Int(8), Number::Uint(8)];
+        let [least, largest] = self.range;
+        let byte = bytes.into_iter().find(|byte| byte.min() <= least && largest <= byte.max())?;
+        // A transform would keep the codes of the same type.
+        self.params(byte).filter(|_| byte != self.stored || self.as_stored)
+    }
+
+    fn params(&self, number: Number) -> Option<GroupParams> {
+        let (GroupSize::Each(1), GroupSize::Each(columns)) = (self.group.rows, self.group.cols)
+        else {
+            return None;
+        };
+        let kind = ParamKind::Stored(self.component);
+        Some(GroupParams { kind, number, rows: 1, columns, apart: 1, of_weights: true })
     }
 }
 

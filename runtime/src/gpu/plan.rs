@@ -80,6 +80,8 @@ fn belongs_to_product(role: BufferRole) -> bool {
         | BufferRole::Scale
         | BufferRole::Zero
         | BufferRole::Correction
+        | BufferRole::CoarseScale
+        | BufferRole::CoarseCorrection
         | BufferRole::ChannelScale
         | BufferRole::Bias
         | BufferRole::Operand

@@ -13,22 +13,31 @@ use std::collections::BTreeMap;
 use super::scales::LaneGroups;
 use super::{NOTHING, ONES, fused};
 use crate::ir::{Binary, Builder, Half, Operand, Ternary, Unary};
-use crate::schedule::group_params::LaneNumbers;
+use crate::schedule::group_params::{LaneLevels, ParamKind};
 use crate::schedule::mapping::MainLoop;
 use quantloom_dsl::format::NUMBER_BF16;
+use quantloom_dsl::layout::Component;
 
 /// The scales of a lane's rows in parts, and the terms that are added to weights.
 pub(in crate::schedule) struct ScaleParts {
     half: Half,
     /// Rows of a lane.
     rows: u32,
-    scale: LaneNumbers,
-    term: Option<LaneNumbers>,
+    scale: Levels,
+    term: Option<Levels>,
     groups: LaneGroups,
     /// By group, per row: each is computed once.
     made: BTreeMap<usize, Vec<OfRow>>,
     /// Registers of the operand in a step.
     registers: usize,
+}
+
+/// Numbers of groups, times a power of two.
+struct Levels {
+    of: LaneLevels,
+    exponent: i32,
+    /// Per row, the number of the larger group, which all groups of the k-tile have.
+    coarse: Option<Vec<Operand>>,
 }
 
 /// What a row multiplies and adds in a group.
@@ -50,10 +59,19 @@ impl ScaleParts {
     pub(super) fn new(
         main: &MainLoop<'_>,
         half: Half,
-        (scale, term): (LaneNumbers, Option<LaneNumbers>),
+        (scale, term): (LaneLevels, Option<LaneLevels>),
         groups: LaneGroups,
     ) -> Self {
-        let (rows, registers) = (main.rows(&scale.of).len, main.lanes().a.registers);
+        let (rows, registers) = (main.rows(&scale.finest.of).len, main.lanes().a.registers);
+        let levels = |of: LaneLevels| {
+            // Computed terms have the unit of weights as they are decoded, stored ones have not.
+            let exponent = match of.finest.of.kind {
+                ParamKind::Stored(Component::Shift(_)) => main.problem.correction_exponent(),
+                _ => 0,
+            };
+            Levels { of, exponent, coarse: None }
+        };
+        let (scale, term) = (levels(scale), term.map(levels));
         Self { half, rows, scale, term, groups, made: BTreeMap::new(), registers }
     }
 
@@ -68,15 +86,15 @@ impl ScaleParts {
         let group = *self.groups.of_step.get(register / self.registers)?;
         let place = *self.groups.places.get(group)?;
         let (half, rows) = (self.half, self.rows);
-        let (scale, term) = (&self.scale, &self.term);
+        let (scale, term) = (&mut self.scale, &mut self.term);
         let made = self.made.entry(group).or_insert_with(|| {
-            let mut parts = |numbers: &LaneNumbers| {
-                let values = numbers.values(b, rows, place);
-                let whole = numbers.of.number == NUMBER_BF16;
+            let mut parts = |levels: &mut Levels| {
+                let whole = levels.is_bf16();
+                let values = levels.values(b, rows, place);
                 values.into_iter().map(|value| Parts::of(b, half, value, whole)).collect::<Vec<_>>()
             };
             let scales = parts(scale);
-            let terms = term.as_ref().map(parts);
+            let terms = term.as_mut().map(parts);
             let term = |row: usize| terms.as_ref().map(|terms| terms[row]);
             (0..).zip(scales).map(|(row, scale)| OfRow { scale, term: term(row) }).collect()
         });
@@ -93,6 +111,24 @@ impl ScaleParts {
             }
             (term, low) => fused(b, half, [value, scale.high, term.or(low).unwrap_or(NOTHING)]),
         })
+    }
+}
+
+impl Levels {
+    /// Whether the numbers are of bf16.
+    fn is_bf16(&self) -> bool {
+        self.of.coarse.is_none() && self.exponent == 0 && self.of.finest.of.number == NUMBER_BF16
+    }
+
+    /// The numbers of a lane's rows in a group: exact in f32, since the levels have few enough digits.
+    fn values(&mut self, b: &mut Builder, rows: u32, place: u32) -> Vec<Operand> {
+        let Some(coarse) = &self.of.coarse else {
+            return self.of.finest.values(b, rows, (place, self.exponent));
+        };
+        let exponent = self.exponent;
+        let coarse = self.coarse.get_or_insert_with(|| coarse.values(b, rows, (0, exponent)));
+        let fine = self.of.finest.values(b, rows, (place, 0));
+        fine.into_iter().zip(coarse).map(|(fine, &mut coarse)| b.mul_f32(fine, coarse)).collect()
     }
 }
 

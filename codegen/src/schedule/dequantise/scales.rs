@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::scale_parts::ScaleParts;
 use super::{NOTHING, fused, in_both_halves};
 use crate::ir::{Builder, Half, Operand, Ternary};
-use crate::schedule::group_params::LaneNumbers;
+use crate::schedule::group_params::LaneLevels;
 use crate::schedule::mapping::MainLoop;
 
 /// Scales that dequantisation multiplies with.
@@ -46,13 +46,14 @@ impl Scales {
     pub(in crate::schedule) fn new(
         b: &mut Builder,
         main: &MainLoop<'_>,
-        (scale, term): (LaneNumbers, Option<LaneNumbers>),
+        (scale, term): (LaneLevels, Option<LaneLevels>),
         groups: LaneGroups,
     ) -> Option<Self> {
         let (half, plan) = (main.problem.half()?, &main.problem.plan.scale);
         if plan.in_parts() {
             return Some(Self::InParts(ScaleParts::new(main, half, (scale, term), groups)));
         }
+        let scale = scale.finest;
         let rows = main.rows(&scale.of).len;
         let LaneGroups { places, of_step } = groups;
         let halves = places.iter().map(|&place| scale.halves(b, rows, (place, half)));

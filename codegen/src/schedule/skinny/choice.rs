@@ -208,9 +208,8 @@ impl SkinnyTile {
     /// the number decides nothing.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
         let token_tiles = self.tokens.div_ceil(main.token_tile());
-        let numbers =
-            [main.problem.scale, main.problem.zero, main.problem.correction].into_iter().flatten();
-        let numbers: u32 = numbers.map(|of| of.lane_words(main)).sum();
+        let numbers = main.problem.group_params();
+        let numbers: u32 = numbers.map(|(_, of)| of.lane_words(main)).sum();
         let x = main.problem.input.bytes(main.k_tile() / main.row_lanes()) / 4;
         let sums = main.lanes().d.registers.len() as u32 / if self.tokens == 1 { 2 } else { 1 };
         // The segments of a k-tile overlap, each with its own partial sums.

@@ -78,8 +78,7 @@ fn most_splits(main: &MainLoop<'_>) -> u32 {
 
 /// Registers of a thread for the group parameters of a tile of rows in a k-tile, as they are loaded.
 fn parameters(main: &MainLoop<'_>) -> u32 {
-    let all = [main.problem.scale, main.problem.zero, main.problem.correction];
-    all.into_iter().flatten().map(|of| of.lane_words(main)).sum()
+    main.problem.group_params().map(|(_, of)| of.lane_words(main)).sum()
 }
 
 impl Schedule for TileShape {

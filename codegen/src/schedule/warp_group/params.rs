@@ -12,7 +12,7 @@ use super::weights::{WarpRows, step_of};
 use crate::ir::{Address, Binary, BufferId, Builder, Cache, Operand, Reg, Type, Uniformity, Width};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::dequantise::{ByRow, LaneGroups, Scales, Zeros};
-use crate::schedule::group_params::{GroupParams, LaneNumbers};
+use crate::schedule::group_params::{GroupParams, LaneLevels, LaneNumbers};
 use crate::schedule::mapping::MainLoop;
 
 /// A warp's group parameters of a k-tile.
@@ -223,7 +223,11 @@ impl<'s> Params<'s> {
         if !self.on_sums
             && let Some((native, scale)) = of(problem.scale)
         {
-            let term = of(problem.correction).map(|(_, term)| term);
+            let coarse = of(problem.coarse_scale).map(|(_, coarse)| coarse);
+            let scale = LaneLevels { finest: scale, coarse };
+            let coarse = of(problem.coarse_correction).map(|(_, coarse)| coarse);
+            let term = of(problem.correction);
+            let term = term.map(|(_, finest)| LaneLevels { finest, coarse });
             by_row.scales = scales(b, main, native, (scale, term));
         }
         by_row
@@ -235,9 +239,9 @@ fn scales(
     b: &mut Builder,
     main: &MainLoop<'_>,
     native: GroupParams,
-    (scale, term): (LaneNumbers, Option<LaneNumbers>),
+    (scale, term): (LaneLevels, Option<LaneLevels>),
 ) -> Option<Scales> {
-    let of = scale.of;
+    let of = scale.finest.of;
     let places = 0..of.of_k_tile(main.k_tile());
     let places = places.map(|group| native.place_of_group(main, group)).collect();
     let steps = 0..main.k_tile() / main.step();

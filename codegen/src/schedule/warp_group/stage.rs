@@ -94,9 +94,7 @@ fn arrays_of_planes(problem: &Problem) -> Vec<(u32, u32, u32)> {
 
 /// The group parameters that a stage holds, in the order of [`Stages::params`]: those of single rows.
 pub(super) fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
-    let problem = main.problem;
-    let all = [problem.scale, problem.zero, problem.correction];
-    all.into_iter().flatten().filter(|of| of.rows == 1)
+    main.problem.group_params().map(|(_, of)| of).filter(|of| of.rows == 1)
 }
 
 /// Groups of columns of x with a scale each, if k-tiles have scales.
@@ -214,11 +212,8 @@ impl Stages {
         });
         let codes = codes.collect();
 
-        let staged = |of: Option<GroupParams>| of.is_some_and(|of| of.rows == 1);
-        let scale = io.scale.filter(|_| staged(problem.scale));
-        let zero = io.zero.filter(|_| staged(problem.zero));
-        let buffers = [scale, zero, io.correction].into_iter().flatten();
-        let params = kinds(main).zip(buffers).zip(param_words).enumerate();
+        let params = io.group_params(problem).filter(|(of, _)| of.rows == 1);
+        let params = params.zip(param_words).enumerate();
         let params = params.map(|(number, ((of, buffer), words))| {
             let tile_words = of.tile_words(problem);
             let [rows, of_row] = of.words(problem);

@@ -5,7 +5,7 @@ use super::{Tile, inside};
 use crate::ir::{Address, BufferId, Builder, MatrixScale, Operand, Reg, SharedId};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise;
-use crate::schedule::group_params::{GroupParams, LaneNumbers};
+use crate::schedule::group_params::{GroupParams, LaneLevels, LaneNumbers};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::SegmentScales;
 use crate::schedule::tile::TileShape;
@@ -29,17 +29,14 @@ struct ParamCopy {
 }
 
 impl Params {
-    fn kinds(main: &MainLoop<'_>) -> impl Iterator<Item = GroupParams> {
-        [main.problem.scale, main.problem.zero, main.problem.correction].into_iter().flatten()
-    }
-
     fn warp_words(of: &GroupParams, shape: TileShape, main: &MainLoop<'_>) -> u32 {
         (shape.row_tiles(main) * of.tile_words(main.problem)).next_multiple_of(4)
     }
 
     /// Words of a stage.
     pub(super) fn words(shape: TileShape, main: &MainLoop<'_>) -> u32 {
-        Self::kinds(main).map(|of| shape.warps * Self::warp_words(&of, shape, main)).sum()
+        let all = main.problem.group_params();
+        all.map(|(_, of)| shape.warps * Self::warp_words(&of, shape, main)).sum()
     }
 
     pub(super) fn declare(
@@ -49,10 +46,9 @@ impl Params {
         first: u32,
     ) -> Self {
         let (main, shape, io) = (tile.main, tile.shape, tile.io);
-        let buffers = [io.scale, io.zero, io.correction].into_iter().flatten();
         let mut first = first;
         b.comment("numbers of groups: what this lane copies, and what it reads");
-        let kinds = Self::kinds(main).zip(buffers).map(|(of, buffer)| {
+        let kinds = io.group_params(main.problem).map(|(of, buffer)| {
             let tile_words = of.tile_words(main.problem);
             // Values shared by several rows have no alignment.
             let vector = if of.rows > 1 { 1 } else { 4 };
@@ -145,7 +141,13 @@ impl Params {
         row_tile: u32,
     ) -> Scales<'_> {
         let mut read = |buffer| self.read(b, tile, (block, stage), (buffer, row_tile));
-        Scales { scale: read(tile.io.scale), correction: read(tile.io.correction) }
+        let io = tile.io;
+        Scales {
+            scale: read(io.scale),
+            correction: read(io.correction),
+            coarse_scale: read(io.coarse_scale),
+            coarse_correction: read(io.coarse_correction),
+        }
     }
 }
 
@@ -153,6 +155,8 @@ impl Params {
 pub(in crate::schedule::tile) struct Scales<'r> {
     scale: Option<(&'r ParamCopy, Vec<Reg>)>,
     correction: Option<(&'r ParamCopy, Vec<Reg>)>,
+    coarse_scale: Option<(&'r ParamCopy, Vec<Reg>)>,
+    coarse_correction: Option<(&'r ParamCopy, Vec<Reg>)>,
 }
 
 impl Scales<'_> {
@@ -167,7 +171,12 @@ impl Scales<'_> {
             words: words.clone(),
             shift: kind.shift,
         };
-        let [scale, term] = [&self.scale, &self.correction].map(|of| of.as_ref().map(read));
+        let levels =
+            [(&self.scale, &self.coarse_scale), (&self.correction, &self.coarse_correction)];
+        let [scale, term] = levels.map(|(finest, coarse)| {
+            let [finest, coarse] = [finest, coarse].map(|of| of.as_ref().map(read));
+            finest.map(|finest| LaneLevels { finest, coarse })
+        });
         scale?.scales_of_weights(b, main, term)
     }
 
