@@ -10,9 +10,8 @@ use super::cost::costs;
 use super::native::SHARED_BYTES;
 use super::operand::OperandType;
 use super::sequence::{OutputEncoding, OutputWord, Sequence};
-use super::step::{Arg, Step};
 use super::templates::{
-    NEGATIVE_ZEROS, TEMPLATES, TemplateRequest, convert_rows, placed_half, planes, planes_to_bytes,
+    TEMPLATES, TemplateRequest, convert_rows, placed_half, planes, planes_to_bytes,
     planes_to_elements,
 };
 use crate::target::{Class, Half};
@@ -131,17 +130,20 @@ impl DequantPlan {
     /// The power of two that the last step of every output multiplies with, if the step does nothing
     /// else.
     pub fn factor(&self) -> Option<i32> {
-        let last = self.stages.last()?;
-        let factor = |output: &OutputWord| match last.steps.get(last.step_of(output)?)? {
-            Step::Fma16(half, _, Arg::Word(factor), Arg::Word(NEGATIVE_ZEROS)) => {
-                let exponent = half.number().decode(factor & 0xffff).log2();
-                (exponent.fract() == 0.0).then_some(exponent as i32)
-            }
+        match self.factors()?[..] {
+            [only] => Some(only),
             _ => None,
-        };
-        let mut factors = last.outputs.iter().map(factor);
-        let first = factors.next()??;
-        factors.all(|other| other == Some(first)).then_some(first)
+        }
+    }
+
+    /// The powers of two that last steps multiply with, the largest one first, if every last step does nothing else.
+    pub fn factors(&self) -> Option<Vec<i32>> {
+        let last = self.stages.last()?;
+        let factor = |output: &OutputWord| last.steps.get(last.step_of(output)?)?.factor();
+        let mut factors = last.outputs.iter().map(factor).collect::<Option<Vec<_>>>()?;
+        factors.sort_unstable_by(|one, other| other.cmp(one));
+        factors.dedup();
+        Some(factors)
     }
 
     /// Whether the constants of the last steps can multiply with scales: in bf16, which has the range of all of them.

@@ -12,7 +12,7 @@
 
 use std::ops::RangeInclusive;
 
-use quantloom_dsl::format::{FloatFormat, NUMBER_BF16, Number};
+use quantloom_dsl::format::{BF16, FloatFormat, NUMBER_BF16, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
 
@@ -28,6 +28,13 @@ const GROUPS_OF_LANES: RangeInclusive<u32> = 8..=256;
 /// Scales of groups of up to so many columns multiply weights, whatever the chunk: a group is two steps of an instruction of
 /// 16 bits, whose sums cost as much to scale as to add.
 const SHORT: u32 = 32;
+
+/// Powers of two of last steps that are worth scales of their own: each takes two multiplications for every scale, and saves
+/// one for every two codes.
+const MOST_FACTORS: usize = 2;
+/// The largest scales in parts that are also times the power of two of a last step: those of f16 times a byte. Weights are
+/// up to 2^-30 of their size then, and 2^-96 of the smallest f16 is a number of bf16.
+const MOST_SCALE: f64 = 16_777_216.0;
 
 /// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +243,8 @@ impl FoldedScale {
             Some(ScaleType::InputDtype) | None => None,
         };
         let exact = number.and_then(|number| Self::exact((number, columns), (dequant, operand)));
-        exact.or_else(|| Self::rounded((number, columns), (dequant, lanes)))
+        let largest = largest(segments.iter().map(|(scale, _)| *scale));
+        exact.or_else(|| Self::rounded((number, largest, columns), (dequant, lanes)))
     }
 
     /// A scale whose product with any code is a number of the operand's type.
@@ -263,9 +271,9 @@ impl FoldedScale {
 
     /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. `None` unless groups are
     /// short ([`SHORT`], or shorter than a chunk) and the operand holds all codes. `scale` is the only parameter of w along
-    /// K, if there is only one.
+    /// K, if there is only one, and `largest` no less than any scale.
     fn rounded(
-        (scale, columns): (Option<Number>, u32),
+        (scale, largest, columns): (Option<Number>, Option<f64>, u32),
         (dequant, lanes): (&DequantPlan, Lanes),
     ) -> Option<Self> {
         let short = lanes.chunk.is_some_and(|chunk| columns < chunk || columns <= SHORT);
@@ -275,9 +283,26 @@ impl FoldedScale {
             Some(NUMBER_BF16) => WeightRounding::Once,
             _ => WeightRounding::InParts,
         };
-        let folded = Self { rounding, columns, exponent: None, exponent_deficit: 0 };
-        (short && held).then_some(folded)
+        // Scales in parts that are times a power of two as large as bf16 takes leave decoding one step less.
+        let factors = dequant.factors().filter(|factors| factors.len() <= MOST_FACTORS);
+        let factor = factors.filter(|_| rounding == WeightRounding::InParts).map(|of| of[0]);
+        let most = largest.filter(|&largest| largest <= MOST_SCALE);
+        let exponent = factor.zip(most).map(|(factor, largest)| {
+            (factor, factor.min((BF16.max() / largest).log2().floor() as i32))
+        });
+        let exponent_deficit = exponent.map_or(0, |(factor, exponent)| factor - exponent);
+        let exponent = exponent.map(|(_, exponent)| exponent);
+        (short && held).then_some(Self { rounding, columns, exponent, exponent_deficit })
     }
+}
+
+/// A product of levels of scales that is no smaller than any of them; `None` if one divides or has the type of x.
+fn largest<'s>(levels: impl IntoIterator<Item = &'s ScaleLevel>) -> Option<f64> {
+    levels.into_iter().try_fold(1f64, |product, level| {
+        let ScaleType::Number(number) = level.number else { return None };
+        let ends = [number.min(), number.max()].map(|end| (end - f64::from(level.offset)).abs());
+        (!level.divide).then_some(product * ends[0].max(ends[1]))
+    })
 }
 
 /// The scales of a type that an operand holds, times any power of two.

@@ -4,6 +4,7 @@
 //! each step defines the next one. On a GPU a register belongs to a thread; on a vector machine every 32-bit
 //! lane runs the same steps. `interpret` defines each step bit by bit; emitters print steps.
 
+use super::templates::NEGATIVE_ZEROS;
 use crate::target::{ConvertedCode, Half};
 
 /// A 32-bit register, by number: inputs first, then one per step.
@@ -117,6 +118,15 @@ pub enum Step {
 }
 
 impl Step {
+    /// The power of two that the step multiplies halves with, if it does nothing else.
+    pub fn factor(&self) -> Option<i32> {
+        let Self::Fma16(half, _, Arg::Word(factor), Arg::Word(NEGATIVE_ZEROS)) = self else {
+            return None;
+        };
+        let exponent = half.number().decode(factor & 0xffff).log2();
+        (exponent.fract() == 0.0).then_some(exponent as i32)
+    }
+
     /// The arguments of the step.
     pub fn args(&self) -> Vec<Arg> {
         match self {

@@ -250,8 +250,11 @@ impl ByRow {
         match &mut self.scales {
             None => value,
             Some(Scales::InParts(scales)) => {
-                let value = decoded(registers)?;
-                scales.applied(registers.b, value, register)
+                let (value, power) = match (value, step, scales.power_of(step)) {
+                    (None, Step::Fma16(_, x, ..), Some(power)) => (registers.arg(*x), power),
+                    _ => (decoded(registers)?, 0),
+                };
+                scales.applied(registers.b, (value, power), register)
             }
             Some(Scales::Whole(scales)) => {
                 if scales.in_constants

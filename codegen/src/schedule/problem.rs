@@ -301,7 +301,10 @@ impl Problem {
     pub fn scaled_exponent(&self) -> i32 {
         match self.half() {
             Some(Half::F16) => 0,
-            _ => self.plan.dequant.encoding().1,
+            _ => {
+                let deficit = self.plan.scale.folded.map_or(0, |folded| folded.exponent_deficit);
+                self.plan.dequant.encoding().1 - deficit
+            }
         }
     }
 

@@ -189,7 +189,7 @@ impl StoredLevel {
     /// As a byte, if it is an integer that fits one.
     fn byte(&self) -> Option<GroupParams> {
         let (Number::Uint(_) | Number::Int(_)) = self.stored else { return None };
-        let bytes = [Number::Int(8), Number::Uint(8)];
+        let bytes = [Number::Uint(8), Number::Int(8)];
         let [least, largest] = self.range;
         let byte = bytes.into_iter().find(|byte| byte.min() <= least && largest <= byte.max())?;
         // A transform would keep the codes of the same type.

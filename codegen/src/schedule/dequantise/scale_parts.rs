@@ -11,9 +11,10 @@
 use std::collections::BTreeMap;
 
 use super::scales::LaneGroups;
-use super::{NOTHING, ONES, fused};
+use super::{NOTHING, ONES, fused, in_both_halves};
 use crate::ir::{Binary, Builder, Half, Operand, Ternary, Unary};
-use crate::schedule::group_params::{LaneLevels, ParamKind};
+use crate::plan::step::Step;
+use crate::schedule::group_params::{LaneLevels, ParamKind, RowFactor};
 use crate::schedule::mapping::MainLoop;
 use quantloom_dsl::format::NUMBER_BF16;
 use quantloom_dsl::layout::Component;
@@ -26,8 +27,10 @@ pub(in crate::schedule) struct ScaleParts {
     scale: Levels,
     term: Option<Levels>,
     groups: LaneGroups,
-    /// By group, per row: each is computed once.
-    made: BTreeMap<usize, Vec<OfRow>>,
+    /// By group and power of two, per row: each is computed once.
+    made: BTreeMap<(usize, i32), Vec<OfRow>>,
+    /// The largest power of two of last steps, if scales stand for these too.
+    largest_power: Option<i32>,
     /// Registers of the operand in a step.
     registers: usize,
 }
@@ -36,8 +39,8 @@ pub(in crate::schedule) struct ScaleParts {
 struct Levels {
     of: LaneLevels,
     exponent: i32,
-    /// Per row, the number of the larger group, which all groups of the k-tile have.
-    coarse: Option<Vec<Operand>>,
+    /// Per row, what the larger group multiplies, which has all groups of the k-tile.
+    coarse: Option<Vec<RowFactor>>,
 }
 
 /// What a row multiplies and adds in a group.
@@ -63,31 +66,41 @@ impl ScaleParts {
         groups: LaneGroups,
     ) -> Self {
         let (rows, registers) = (main.rows(&scale.finest.of).len, main.lanes().a.registers);
+        let folded = main.problem.plan.scale.folded.and_then(|folded| folded.exponent);
+        let powers = folded.and_then(|_| main.problem.plan.dequant.factors());
         let levels = |of: LaneLevels| {
-            // Computed terms have the unit of weights as they are decoded, stored ones have not.
             let exponent = match of.finest.of.kind {
                 ParamKind::Stored(Component::Shift(_)) => main.problem.correction_exponent(),
-                _ => 0,
+                // Has the unit of weights already.
+                ParamKind::ZeroPointCorrection => 0,
+                _ => folded.unwrap_or(0),
             };
             Levels { of, exponent, coarse: None }
         };
+        let largest_power = powers.map(|powers| powers[0]);
         let (scale, term) = (levels(scale), term.map(levels));
-        Self { half, rows, scale, term, groups, made: BTreeMap::new(), registers }
+        let made = BTreeMap::new();
+        Self { half, rows, scale, term, groups, made, largest_power, registers }
     }
 
-    /// A decoded value times its scale, plus its term; the value is of a register of the operand, numbered from the first step
-    /// on.
+    /// If scales stand for the power of two of last steps: that of this one over the largest.
+    pub(super) fn power_of(&self, step: &Step) -> Option<i32> {
+        Some(step.factor()? - self.largest_power?)
+    }
+
+    /// A value times its scale, plus its term; the value is of a register of the operand, numbered from the first step on:
+    /// decoded, or, times a power of two, what its last step multiplies with that power over the largest one.
     pub(super) fn applied(
         &mut self,
         b: &mut Builder,
-        value: Operand,
+        (value, power): (Operand, i32),
         register: usize,
     ) -> Option<Operand> {
         let group = *self.groups.of_step.get(register / self.registers)?;
         let place = *self.groups.places.get(group)?;
         let (half, rows) = (self.half, self.rows);
         let (scale, term) = (&mut self.scale, &mut self.term);
-        let made = self.made.entry(group).or_insert_with(|| {
+        if !self.made.contains_key(&(group, 0)) {
             let mut parts = |levels: &mut Levels| {
                 let whole = levels.is_bf16();
                 let values = levels.values(b, rows, place);
@@ -96,8 +109,16 @@ impl ScaleParts {
             let scales = parts(scale);
             let terms = term.as_mut().map(parts);
             let term = |row: usize| terms.as_ref().map(|terms| terms[row]);
-            (0..).zip(scales).map(|(row, scale)| OfRow { scale, term: term(row) }).collect()
-        });
+            let rows = (0..).zip(scales).map(|(row, scale)| OfRow { scale, term: term(row) });
+            self.made.insert((group, 0), rows.collect());
+        }
+        if !self.made.contains_key(&(group, power)) {
+            let factor = in_both_halves(half, 2f64.powi(power));
+            let times = |row: &OfRow| OfRow { scale: row.scale.times(b, half, factor), ..*row };
+            let rows = self.made[&(group, 0)].iter().map(times).collect();
+            self.made.insert((group, power), rows);
+        }
+        let made = &self.made[&(group, power)];
         let OfRow { scale, term } = made[register % made.len()];
         let [high, low] = [term.map(|term| term.high), term.and_then(|term| term.low)];
         let low = match scale.low {
@@ -125,14 +146,20 @@ impl Levels {
         let Some(coarse) = &self.of.coarse else {
             return self.of.finest.values(b, rows, (place, self.exponent));
         };
-        let exponent = self.exponent;
-        let coarse = self.coarse.get_or_insert_with(|| coarse.values(b, rows, (0, exponent)));
-        let fine = self.of.finest.values(b, rows, (place, 0));
-        fine.into_iter().zip(coarse).map(|(fine, &mut coarse)| b.mul_f32(fine, coarse)).collect()
+        let (finest, exponent) = (&self.of.finest, self.exponent);
+        let factors = || coarse.factors_of(b, finest, (rows, exponent));
+        let factors = self.coarse.get_or_insert_with(factors);
+        finest.bytes_times(b, factors, place)
     }
 }
 
 impl Parts {
+    /// Times a power of two, which both parts hold exactly.
+    fn times(self, b: &mut Builder, half: Half, factor: Operand) -> Self {
+        let mut times = |part| fused(b, half, [part, factor, NOTHING]);
+        Self { high: times(self.high), low: self.low.map(times) }
+    }
+
     /// A number of f32, or of bf16 if it is `whole`.
     fn of(b: &mut Builder, half: Half, value: Operand, whole: bool) -> Self {
         let bits = b.unary(Unary::AsU32, value);
