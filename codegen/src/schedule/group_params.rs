@@ -111,6 +111,16 @@ impl GroupParams {
         group / self.apart + group % self.apart * self.of_lane(main.k_tile())
     }
 
+    /// Whether each half of a k-tile has groups of its own, every other one among a lane's.
+    pub(super) fn has_halves(&self, main: &MainLoop<'_>) -> bool {
+        main.k_tile_chunks() == 2 && self.of_lane(main.k_tile()) == 2
+    }
+
+    /// Bits of a group for a lane's rows.
+    pub(super) fn group_bits(&self, main: &MainLoop<'_>) -> u32 {
+        self.of_group(main) * self.number.bits()
+    }
+
     /// Groups of a k-tile that one lane needs.
     fn of_lane(&self, k_tile: u32) -> u32 {
         self.of_k_tile(k_tile) / self.apart

@@ -160,7 +160,7 @@ pub(super) fn consume(
     weights.begin(b, start);
     ring.wait(b, cursor.phase());
     for chunk in (0..batches.chunks).filter(|&chunk| batches.load(chunk).1) {
-        weights.load(b, block, (cursor.phase().stage, chunk));
+        weights.load(b, block, ((cursor.phase().stage, start), chunk));
     }
     let before = b.variable("before", Type::U32, Uniformity::WarpGroup);
     b.set(before, 0u32);
@@ -172,7 +172,7 @@ pub(super) fn consume(
         let read = b.less(start, k_tile);
         let read = b.both(read, first_lane);
         let x = stages.x.of_stage(b, phase.stage).index;
-        let mut by_row = weights.by_row(b);
+        let mut by_row = weights.by_row(b, k_tile);
         let scales = weights.scales_of_sums(b, k_tile);
         let (mut batch, mut number): (Vec<Fragment>, u32) = (Vec::new(), 0);
         let mut waited = false;
@@ -186,7 +186,7 @@ pub(super) fn consume(
                 b.push(wait.clone());
             }
             for chunk in due(false) {
-                weights.load(b, block, (phase.stage, chunk));
+                weights.load(b, block, ((phase.stage, k_tile), chunk));
             }
             let early = due(true);
             if !early.is_empty() {
@@ -195,7 +195,7 @@ pub(super) fn consume(
                         ring.wait(b, next);
                     }
                     for chunk in early {
-                        weights.load(b, block, (next.stage, chunk));
+                        weights.load(b, block, ((next.stage, later), chunk));
                     }
                 });
                 waited = true;

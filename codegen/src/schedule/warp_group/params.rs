@@ -108,6 +108,8 @@ struct Param<'s> {
     staged: &'s StagedParam,
     /// The parameter with all groups of a k-tile for each lane.
     of: GroupParams,
+    /// If stages are halves of k-tiles that have groups of their own: bits of a group for a lane's rows.
+    of_half: Option<u32>,
     /// The word of a stage that this lane reads first, of the warp's first tile of rows.
     at: Operand,
     shift: Option<Operand>,
@@ -127,11 +129,16 @@ impl<'s> Params<'s> {
             let of = staged.of.in_order();
             let first = b.mul(rows.first, of.tile_words(main.problem));
             let word = of.lane_word(b, main, rows.lane);
-            let words = of.lane_words(main);
+            let halves = block.tile.parts > 1 && staged.of.has_halves(main);
+            let of_half = halves.then(|| of.group_bits(main));
+            let words = match of_half {
+                Some(32..) => of.lane_words(main) / 2,
+                _ => of.lane_words(main),
+            };
             let array = |_| b.array("params", Type::U32, words, Uniformity::Varying);
             let words = (0..block.tile.row_tiles).map(array).collect();
             let at = b.add(first, word);
-            Param { staged, of, at, shift: of.lane_shift(b, main, rows.lane), words }
+            Param { staged, of, of_half, at, shift: of.lane_shift(b, main, rows.lane), words }
         });
         let kinds = kinds.collect();
         let of_rows = ScaleOfRows::declare(b, block, rows);
@@ -145,20 +152,37 @@ impl<'s> Params<'s> {
         }
     }
 
-    /// Loads the words of a stage.
-    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, stage: Operand) {
-        for Param { staged, of, at, words, .. } in &self.kinds {
+    /// Loads the words of a stage, which has this number among all of K.
+    pub(super) fn load(
+        &self,
+        b: &mut Builder,
+        block: &Block<'_>,
+        (stage, number): (Operand, Operand),
+    ) {
+        for Param { staged, of, of_half, at, words, .. } in &self.kinds {
             let stage = staged.array.of_stage(b, stage);
-            let from = Address { index: b.add(stage.index, *at), ..stage };
+            let mut at = b.add(stage.index, *at);
+            // Groups of both halves take turns.
+            let turn = of_half.map_or(0, |bits| bits / 32);
+            if turn > 0 {
+                let half = b.rem(number, 2);
+                at = b.mad(half, turn, at);
+            }
+            let from = Address { index: at, ..stage };
             let apart = match block.together() {
                 1 => block.tiles_apart() * of.tile_words(block.main.problem),
                 together => staged.array.words / together,
             };
             for (tile, words) in (0..).zip(words) {
-                for (first, count) in loads(words.len() as u32) {
-                    let to = &words[first as usize..(first + count) as usize];
-                    let from = from.plus(tile * apart + first);
-                    b.load_into(to, from, width(count), None, Cache::Default);
+                let all = words.len() as u32;
+                let one = if turn > 0 { turn } else { all };
+                for first in (0..all).step_by(one as usize) {
+                    let groups = &words[first as usize..(first + one) as usize];
+                    let from = from.plus(tile * apart + first * (1 + turn.min(1)));
+                    for (first, count) in loads(one) {
+                        let to = &groups[first as usize..(first + count) as usize];
+                        b.load_into(to, from.plus(first), width(count), None, Cache::Default);
+                    }
                 }
             }
         }
@@ -192,8 +216,13 @@ impl<'s> Params<'s> {
         scales
     }
 
-    /// What dequantisation applies to a tile of rows in the k-tile whose words are loaded.
-    pub(super) fn by_row(&self, b: &mut Builder, main: &MainLoop<'_>, tile: u32) -> ByRow {
+    /// What dequantisation applies to a tile of rows in the stage of this number, whose words are loaded.
+    pub(super) fn by_row(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        (tile, number): (u32, Operand),
+    ) -> ByRow {
         let problem = main.problem;
         let mut by_row = ByRow::default();
         for Param { staged, of, shift, words, .. } in &self.kinds {
@@ -210,7 +239,14 @@ impl<'s> Params<'s> {
         let later = problem.plan.scale.in_parts();
         let mut of = |kind: Option<GroupParams>| {
             let mut kinds = self.kinds.iter().filter(|param| Some(param.staged.of) == kind);
-            let Param { staged, of, shift, words, .. } = kinds.next()?;
+            let Param { staged, of, of_half, shift, words, .. } = kinds.next()?;
+            let shift = match of_half {
+                Some(bits @ ..32) => {
+                    let half = b.rem(number, 2);
+                    Some(b.mul(half, *bits))
+                }
+                _ => *shift,
+            };
             let mut words = words[tile as usize].clone();
             if later {
                 let count = words.len() as u32;
@@ -218,7 +254,7 @@ impl<'s> Params<'s> {
                 copies.iter().zip(&words).for_each(|(&copy, &word)| b.set(copy, word));
                 words = copies;
             }
-            Some((staged.of, LaneNumbers { of: *of, words, shift: *shift }))
+            Some(((staged.of, *of_half), LaneNumbers { of: *of, words, shift }))
         };
         if !self.on_sums
             && let Some((native, scale)) = of(problem.scale)
@@ -238,13 +274,22 @@ impl<'s> Params<'s> {
 fn scales(
     b: &mut Builder,
     main: &MainLoop<'_>,
-    native: GroupParams,
+    (native, of_half): (GroupParams, Option<u32>),
     (scale, term): (LaneLevels, Option<LaneLevels>),
 ) -> Option<Scales> {
     let of = scale.finest.of;
-    let places = 0..of.of_k_tile(main.k_tile());
-    let places = places.map(|group| native.place_of_group(main, group)).collect();
-    let steps = 0..main.k_tile() / main.step();
+    let (groups, columns) = match of_half {
+        None => (of.of_k_tile(main.k_tile()), main.k_tile()),
+        Some(_) => (of.of_k_tile(main.k_tile()) / 2, main.k_tile() / 2),
+    };
+    let place = |group| match of_half {
+        None => native.place_of_group(main, group),
+        Some(32..) => group,
+        // Words have groups of both halves.
+        Some(_) => 2 * group,
+    };
+    let places = (0..groups).map(place).collect();
+    let steps = 0..columns / main.step();
     let of_step = |number| (step_of(main, number) * main.step() / of.columns) as usize;
     let of_step = steps.map(of_step).collect();
     Scales::new(b, main, (scale, term), LaneGroups { places, of_step })

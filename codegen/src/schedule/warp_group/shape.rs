@@ -146,8 +146,11 @@ impl Schedule for WarpGroupTile {
         let held = batches.as_ref().filter(|batches| batches.count().is_some());
         let held = held.map_or(2, Batches::held);
         let batches = batches.and_then(|batches| batches.count());
-        let one_group = main.segment() == main.k_tile()
-            && kinds(main).all(|of| of.of_k_tile(main.k_tile()) == 1);
+        let of_halves = |of: GroupParams| {
+            of.of_k_tile(main.k_tile()) == 1
+                || of.has_halves(main) && problem.plan.scale.folded.is_some()
+        };
+        let has_halves = main.segment() == main.k_tile() && kinds(main).all(of_halves);
         let sums = self.product(main).map_or(u32::MAX, |product| {
             product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
         });
@@ -165,7 +168,7 @@ impl Schedule for WarpGroupTile {
             (
                 self.parts == 1
                     || !self.exact
-                        && one_group
+                        && has_halves
                         && main.k_tile_chunks().is_multiple_of(2)
                         && problem.input.bytes(main.k_tile() / 2).is_multiple_of(SHARED_BYTES),
                 ChoiceRule::Parts,

@@ -55,17 +55,23 @@ impl<'p, 's> Weights<'p, 's> {
         self.params.begin(b, self.main, start);
     }
 
-    /// Loads the words of a chunk of a stage; with the first chunk also the group parameters.
-    pub(super) fn load(&self, b: &mut Builder, block: &Block<'_>, (stage, chunk): (Operand, u32)) {
+    /// Loads the words of a chunk of a stage, which has this number among all of K; with the first chunk also the group
+    /// parameters.
+    pub(super) fn load(
+        &self,
+        b: &mut Builder,
+        block: &Block<'_>,
+        ((stage, number), chunk): ((Operand, Operand), u32),
+    ) {
         self.planes.iter().for_each(|planes| planes.load(b, (stage, chunk)));
         if chunk == 0 {
-            self.params.load(b, block, stage);
+            self.params.load(b, block, (stage, number));
         }
     }
 
-    /// What dequantisation applies to each tile of rows in the k-tile whose words are loaded.
-    pub(super) fn by_row(&self, b: &mut Builder) -> Vec<ByRow> {
-        (0..self.tiles).map(|tile| self.params.by_row(b, self.main, tile)).collect()
+    /// What dequantisation applies to each tile of rows in the stage of this number, whose words are loaded.
+    pub(super) fn by_row(&self, b: &mut Builder, number: Operand) -> Vec<ByRow> {
+        (0..self.tiles).map(|tile| self.params.by_row(b, self.main, (tile, number))).collect()
     }
 
     /// Per segment of k-tile `number`, whose words are loaded, the scales of sums of the lane's rows. Called once
