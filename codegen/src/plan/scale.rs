@@ -33,8 +33,11 @@ const SHORT: u32 = 32;
 /// one for every two codes.
 const MOST_FACTORS: usize = 2;
 /// The largest scales in parts that are also times the power of two of a last step: those of f16 times a byte. Weights are
-/// up to 2^-30 of their size then, and 2^-96 of the smallest f16 is a number of bf16.
+/// 2^-46 of their size then, so that those of the smallest f16 are still numbers of bf16.
 const MOST_SCALE: f64 = 16_777_216.0;
+/// The power of two that numbers between the levels of such a scale may be larger: integers of a byte are multiplied as
+/// integers up to 2^16 (`schedule::group_params`).
+const HEADROOM: i32 = 16;
 
 /// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +291,7 @@ impl FoldedScale {
         let factor = factors.filter(|_| rounding == WeightRounding::InParts).map(|of| of[0]);
         let most = largest.filter(|&largest| largest <= MOST_SCALE);
         let exponent = factor.zip(most).map(|(factor, largest)| {
-            (factor, factor.min((BF16.max() / largest).log2().floor() as i32))
+            (factor, factor.min((BF16.max() / largest).log2().floor() as i32 - HEADROOM))
         });
         let exponent_deficit = exponent.map_or(0, |(factor, exponent)| factor - exponent);
         let exponent = exponent.map(|(_, exponent)| exponent);
