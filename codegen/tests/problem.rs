@@ -151,12 +151,12 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         ("u4 - 8", "scale: bf16 per 1x64", bf16, "sm_90a", false),
         ("u8 - 128", "scale: bf16 per 1x32", bf16, "sm_90a", true),
         ("u8 - 128", "scale: bf16 per 1x64", bf16, "sm_90a", false),
-        // Codes in planes, but for terms of several levels.
+        // Codes in planes.
         ("u3 - 4", "scale: bf16 per 1x32", bf16, "sm_90a", true),
         ("u6 - 32", "scale: f16 per 1x32", bf16, "sm_90a", true),
         ("u6 - 32", "scale: bf16 per 1x32, scale: bf16 per 1x64", bf16, "sm_90a", true),
         ("u5", "shift: f16, scale: f16 per 1x32", bf16, "sm_90a", true),
-        ("u5", "shift: f16, scale: f16 per 1x32, scale: f16 per 1x64", bf16, "sm_90a", false),
+        ("u5", "shift: f16, scale: f16 per 1x32, scale: f16 per 1x64", bf16, "sm_90a", true),
         ("u4 - 8", "scale: bf16 per 1x96", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x48", bf16, "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 2x32", bf16, "sm_90a", false),

@@ -10,8 +10,8 @@ use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{Chosen, choose};
 
-/// A scale of f16 in groups of 32 columns, alone and with a minimum.
-const SCHEMES: [&str; 2] = ["parts", "terms"];
+/// A scale of f16 in groups of 32 columns, alone and with a minimum; two levels in groups of 16, and of 32 with a minimum.
+const SCHEMES: [&str; 4] = ["parts", "terms", "levels", "minima"];
 
 /// What `choose` takes, from one token on: `skinny`, `tile` where N does not fit warp groups, `warp_group`.
 #[test]
@@ -39,9 +39,11 @@ fn chosen_products_are_right() {
 /// Many rows: two tiles of rows and two blocks, which leave the assembler registers for the parts.
 #[test]
 fn many_rows_take_two_blocks() {
-    for (m, warps) in [(1, 12), (8, 12), (9, 8), (16, 8)] {
-        let problem = problem("parts", 0, "sm_90a", (8192, 8192));
-        let Ok(Chosen::Skinny(tile)) = choose(&problem, m) else { panic!("M = {m}") };
+    let tiles =
+        [("parts", 1, 12), ("parts", 8, 12), ("parts", 9, 8), ("parts", 16, 8), ("levels", 1, 8)];
+    for (scheme, m, warps) in tiles {
+        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
+        let Ok(Chosen::Skinny(tile)) = choose(&problem, m) else { panic!("{scheme}, M = {m}") };
         assert_eq!((tile.row_tiles, tile.warps, tile.min_blocks), (2, warps, 2), "M = {m}");
     }
 }

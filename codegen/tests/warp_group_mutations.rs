@@ -4,7 +4,7 @@ use crate::kernels::mutation::{Mutation, all_found, gone, mutate, wrong};
 use crate::kernels::product::RandomProduct;
 use crate::kernels::products::problem;
 use crate::kernels::tiles::WARP_GROUP;
-use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement};
+use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Statement, Ternary, Width};
 use quantloom_codegen::schedule::Schedule;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 /// A mutation, its description, and a part of what must be said of it.
@@ -160,6 +160,113 @@ fn mutations_of_constants_are_found() {
     let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
     let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
     all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS_OF_CONSTANTS);
+}
+
+/// What may be wrong with codes in planes.
+const OF_PLANES: &[(&str, &str, Mutation)] = &[
+    ("parts where they are loaded", "expected", |place, op| {
+        if let Op::Ternary { op: Ternary::FunnelLeft, c, .. } = op
+            && place.in_loop
+            && matches!(c, Operand::Reg(_))
+        {
+            *c = Operand::U32(0);
+        }
+    }),
+    ("one lane's parts for two", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Lop3(0xe4), c, .. } = op {
+            *c = Operand::U32(u32::MAX);
+        }
+    }),
+    ("bits of the part before", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Lop3(0xe4), c: Operand::U32(mask), .. } = op {
+            *mask >>= 1;
+        }
+    }),
+    ("another plane's lines", "", |_, op| {
+        if let Op::TensorLoad { at, .. } = op
+            && let [_, line, _, _] = &mut at[..]
+            && *line != Operand::U32(0)
+        {
+            *line = Operand::U32(0);
+        }
+    }),
+    ("words of the lane beside", "expected", |place, op| {
+        if let Op::Load { from, width: Width::B32, .. } = op
+            && place.in_loop
+            && place.is(from.space, "w1_stages")
+        {
+            from.offset ^= 2;
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_planes_are_found() {
+    // Planes of 4, 2 and 1 bits.
+    let problem = problem("seven", 0, "sm_90a", (72, 392));
+    let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
+    let tile =
+        WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, batch: 2, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, OF_PLANES);
+}
+
+/// What may be wrong with levels of scales and minima, and with groups of half a k-tile.
+const OF_LEVELS: &[(&str, &str, Mutation)] = &[
+    ("the byte of one group for all", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c: Operand::U32(select), .. } = op
+            && *select & 0xff0f == 0x7604
+        {
+            *select = 0x7604;
+        }
+    }),
+    ("signed bytes as they are", "expected", |_, op| {
+        if let Op::Binary { op: Binary::Xor, b, .. } = op
+            && *b == Operand::U32(0x8080_8080)
+        {
+            *b = Operand::U32(0);
+        }
+    }),
+    ("bytes with what they are too large", "expected", |place, op| {
+        if let Op::Ternary { op: Ternary::Fma, c, .. } = op
+            && place.in_loop
+        {
+            *c = Operand::F32(0.0);
+        }
+    }),
+    ("the larger group without its power of two", "expected", |place, op| {
+        if let Op::Binary { op: Binary::MulF32, b: Operand::F32(power), .. } = op
+            && place.in_loop
+            && power.log2().fract() == 0.0
+            && *power > 1.0
+        {
+            *power = 1.0;
+        }
+    }),
+    ("groups of the other half", "expected", |place, op| {
+        if let Op::Binary { op: Binary::And, b, .. } = op
+            && place.in_loop
+            && *b == Operand::U32(1)
+        {
+            *b = Operand::U32(0);
+        }
+    }),
+    ("scales of one power of two for two", "expected", |place, op| {
+        // 2^-4, by which codes in the upper half of a byte are larger.
+        if let Op::Binary { op: Binary::MulPacked(_), b, .. } = op
+            && place.in_loop
+            && *b == Operand::U32(0x3d80_3d80)
+        {
+            *b = Operand::U32(0x3f80_3f80);
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_levels_are_found() {
+    let problem = problem("minima", 0, "sm_90a", (72, 840));
+    let product = RandomProduct::draw(&problem, 9, 21).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, stages: 3, parts: 2, batch: 2, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, OF_LEVELS);
 }
 
 /// Mutations of kernels whose blocks split K.

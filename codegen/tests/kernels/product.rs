@@ -2,7 +2,7 @@
 //! y may be from the exact product.
 
 use quantloom_codegen::ir::{Access, Kernel, Verified};
-use quantloom_codegen::schedule::{GroupParams, Problem};
+use quantloom_codegen::schedule::{GroupParams, ParamKind, Problem};
 use quantloom_codegen::sim::{Arguments, Contents, Report, SimulationOptions, run};
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Element, Granularity, GroupSize, Index, Shape, write_bits};
@@ -34,7 +34,11 @@ fn format(number: Number) -> FloatFormat {
 
 /// Groups of a row; the last one may be short.
 fn groups(problem: &Problem) -> usize {
-    problem.k.div_ceil(problem.scale.unwrap().columns) as usize
+    groups_of(problem, problem.scale.unwrap())
+}
+
+fn groups_of(problem: &Problem, of: GroupParams) -> usize {
+    problem.k.div_ceil(of.columns) as usize
 }
 
 /// A matrix of 16-bit floats: bits and values.
@@ -53,15 +57,57 @@ impl Halves {
     }
 }
 
+/// Numbers of groups: each is one, or a byte times one of a larger group.
+struct Levels {
+    /// The bits of the numbers, of 8, 16 or 32, as products have them.
+    bits: Vec<u32>,
+    /// Those of the larger groups.
+    coarse: Vec<u16>,
+    /// What they stand for, by group.
+    values: Vec<f64>,
+}
+
+impl Levels {
+    /// `value` is for numbers that are no bytes.
+    fn draw(
+        (problem, random): (&Problem, &mut Random),
+        (of, coarse): (GroupParams, Option<GroupParams>),
+        mut value: impl FnMut(&mut Random) -> f64,
+    ) -> Self {
+        let (n, groups) = (problem.n as usize, groups_of(problem, of));
+        let Some(coarse) = coarse else {
+            let format = format(of.number);
+            let bits = (0..n * groups).map(|_| format.encode(value(random), Overflow::Saturate));
+            let bits: Vec<u32> = bits.collect();
+            let values = bits.iter().map(|&bits| format.decode(bits)).collect();
+            return Self { bits, coarse: Vec::new(), values };
+        };
+        let (all, ratio) = (groups_of(problem, coarse), (coarse.columns / of.columns) as usize);
+        let larger = Halves::draw(n * all, coarse.number, || value(random));
+        // As far as K-quants have them: 6 bits, of which minima are negative.
+        let (least, largest) = (of.number.min().max(-63.0), of.number.max().min(63.0));
+        let span = (largest - least) as u64 + 1;
+        let integers = (0..n * groups).map(|_| least + (random.next() % span) as f64);
+        let integers: Vec<f64> = integers.collect();
+        let of_group = |(at, byte): (usize, &f64)| {
+            let (row, group) = (at / groups, at % groups);
+            byte * larger.values[row * all + group / ratio]
+        };
+        let values = integers.iter().enumerate().map(of_group).collect();
+        let encode = |value: &f64| of.number.encode(*value, Overflow::Saturate);
+        Self { bits: integers.iter().map(encode).collect(), coarse: larger.bits, values }
+    }
+}
+
 /// Random operands of a product.
 pub struct RandomProduct {
     problem: Problem,
     m: usize,
     codes: Vec<u32>,
-    scales: Halves,
+    scales: Levels,
     zeros: Option<Halves>,
-    /// Terms that are added to weights, of f32.
-    terms: Option<Vec<f32>>,
+    /// Terms that are added to weights.
+    terms: Option<Levels>,
     bias: Option<Vec<f32>>,
     x: Halves,
     /// Whether the kernel multiplies weights by their scales, and rounds them.
@@ -73,20 +119,23 @@ pub struct RandomProduct {
 impl RandomProduct {
     pub fn draw(problem: &Problem, m: usize, seed: u64) -> Self {
         let (n, k, groups) = (problem.n as usize, problem.k as usize, groups(problem));
-        let number = |params: Option<GroupParams>| params.unwrap().number;
         let mut random = Random(seed);
-        let codes = (0..n * k).map(|_| random.next() as u32 & 15).collect();
+        let bits = problem.plan.dequant.weight.code.bits();
+        let codes = (0..n * k).map(|_| random.next() as u32 & ((1 << bits) - 1)).collect();
         // Neighbouring groups differ by powers of two, so that a scale in the wrong place shows.
         let size = |random: &mut Random| 2f64.powi(-(random.next() as i32 & 7) - 2);
-        let scales = Halves::draw(n * groups, number(problem.scale), || {
-            let size = size(&mut random);
+        let levels = (problem.scale.unwrap(), problem.coarse_scale);
+        let scales = Levels::draw((problem, &mut random), levels, |random| {
+            let size = size(random);
             size * (1.0 + random.signed() / 4.0)
         });
         let mut integer = || (random.next() & 15) as f64;
         let zeros = problem.zero.map(|of| Halves::draw(n * groups, of.number, &mut integer));
-        // No multiple of a scale, and more digits than a 16-bit float has.
-        let terms =
-            problem.correction.map(|_| (0..n * groups).map(|_| random.signed() as f32).collect());
+        // No multiple of a scale, and, of f32, with more digits than a 16-bit float has.
+        let terms = problem.correction.map(|of| {
+            let levels = (of, problem.coarse_correction);
+            Levels::draw((problem, &mut random), levels, Random::signed)
+        });
         let x = Halves::draw(m * k, problem.output, || random.signed());
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
@@ -121,17 +170,25 @@ impl RandomProduct {
             let bytes_of = |halves: &[u16]| halves.iter().flat_map(|h| h.to_le_bytes()).collect();
             let contents = match buffer.name.as_str() {
                 "w" => Contents::from_bytes(self.native_codes()),
-                "scale" => Contents::from_bytes(bytes_of(&self.halves_per_group(&self.scales))),
+                "scale" => Contents::from_bytes(self.native(self.problem.scale, &self.scales)),
+                "coarse_scale" => {
+                    let of = self.problem.coarse_scale.unwrap();
+                    let halves = self.per_group(of, &self.scales.coarse, [0x7fff, 0]);
+                    Contents::from_bytes(bytes_of(&halves))
+                }
+                "coarse_correction" => {
+                    let of = self.problem.coarse_correction.unwrap();
+                    let terms = self.terms.as_ref().unwrap();
+                    Contents::from_bytes(bytes_of(&self.per_group(of, &terms.coarse, [0x7fff, 0])))
+                }
                 "zero" => {
-                    let zeros = self.halves_per_group(self.zeros.as_ref().unwrap());
+                    let (of, zeros) = (self.problem.zero.unwrap(), self.zeros.as_ref().unwrap());
+                    let zeros = self.per_group(of, &zeros.bits, [0x7fff, 0]);
                     Contents::from_bytes(bytes_of(&zeros))
                 }
                 "correction" => {
-                    let unit = 2f32.powi(self.problem.correction_exponent());
                     let terms = self.terms.as_ref().unwrap();
-                    let terms: Vec<f32> = terms.iter().map(|term| term * unit).collect();
-                    let terms = self.per_group(&terms, [f32::NAN, 0.0]);
-                    Contents::from_bytes(terms.iter().flat_map(|t| t.to_le_bytes()).collect())
+                    Contents::from_bytes(self.native(self.problem.correction, terms))
                 }
                 "bias" => {
                     let bias = self.bias.as_ref().unwrap();
@@ -152,8 +209,8 @@ impl RandomProduct {
 
     fn native_codes(&self) -> Vec<u8> {
         let (n, k) = (u64::from(self.problem.n), u64::from(self.problem.k));
-        let granularity =
-            Granularity { bits: 4, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
+        let bits = self.problem.plan.dequant.weight.code.bits();
+        let granularity = Granularity { bits, rows: GroupSize::Each(1), cols: GroupSize::Each(1) };
         let native = &self.problem.plan.native;
         let padded = |size: u64, to: u32| size.next_multiple_of(u64::from(to));
         let shape = Shape { experts: 1, n: padded(n, native.rows), k: padded(k, native.columns) };
@@ -163,28 +220,47 @@ impl RandomProduct {
         for row in 0..n {
             for column in 0..k {
                 let index = Index { e: 0, n: row, k: column };
-                let element = Element { component: Component::Code, index, bit: 0 };
                 let code = self.codes[(row * k + column) as usize];
-                write_bits(&mut bytes, bound.address(element).unwrap(), 4, u64::from(code));
+                // Planes are apart.
+                for bit in 0..bits {
+                    let element = Element { component: Component::Code, index, bit };
+                    let address = bound.address(element).unwrap();
+                    write_bits(&mut bytes, address, 1, u64::from(code >> bit & 1));
+                }
             }
         }
         bytes
     }
 
-    /// Row g of a tile beside row g + 8, the groups of a k-tile one pair after another, k-tiles after
-    /// one another; NaN where there is no row, 0 where there is no group.
-    fn halves_per_group(&self, halves: &Halves) -> Vec<u16> {
-        self.per_group(&halves.bits, [0x7fff, 0])
+    /// The numbers of the finest level; NaN where there is no row. Those that are computed have the unit of sums.
+    fn native(&self, of: Option<GroupParams>, levels: &Levels) -> Vec<u8> {
+        let of = of.unwrap();
+        let bits = match of.kind {
+            ParamKind::ZeroPointCorrection => {
+                let unit = 2f32.powi(self.problem.correction_exponent());
+                let of_unit = |&bits: &u32| (f32::from_bits(bits) * unit).to_bits();
+                levels.bits.iter().map(of_unit).collect()
+            }
+            _ => levels.bits.clone(),
+        };
+        let bytes = of.number.bits() as usize / 8;
+        let numbers = self.per_group(of, &bits, [u32::MAX >> 1 >> (32 - 8 * bytes), 0]);
+        numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(bytes)).collect()
     }
 
-    /// The same of other numbers, with what is where there is no row, and no group.
-    fn per_group<T: Copy>(&self, numbers: &[T], [no_row, no_group]: [T; 2]) -> Vec<T> {
-        let (n, groups) = (self.problem.n as usize, groups(&self.problem));
-        let of_k_tile =
-            (self.problem.mapping.k_tile / self.problem.scale.unwrap().columns).max(1) as usize;
+    /// Row g of a tile beside row g + 8, the groups of a k-tile one pair after another, k-tiles after
+    /// one another, with what is where there is no row, and no group.
+    fn per_group<T: Copy>(
+        &self,
+        of: GroupParams,
+        numbers: &[T],
+        [no_row, no_group]: [T; 2],
+    ) -> Vec<T> {
+        let (n, groups) = (self.problem.n as usize, groups_of(&self.problem, of));
+        let of_k_tile = (self.problem.mapping.k_tile / of.columns).max(1) as usize;
         let padded = groups.next_multiple_of(of_k_tile);
         // Those of one lane are adjacent.
-        let apart = self.problem.scale.unwrap().apart as usize;
+        let apart = of.apart as usize;
         let mut all = vec![no_row; n.next_multiple_of(16) * padded];
         for row in 0..n {
             for group in 0..padded {
@@ -216,7 +292,7 @@ impl RandomProduct {
         let operand = self::format(self.problem.input.operand.number());
         let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;
-        let offset = if self.terms.is_some() { 0.0 } else { 8.0 };
+        let weight = &self.problem.plan.dequant.weight;
         let in_parts = self.problem.plan.scale.in_parts();
         let mut all = Vec::new();
         for token in 0..self.m {
@@ -225,11 +301,11 @@ impl RandomProduct {
                 let (mut sum, mut size) = (bias, bias.abs());
                 for column in 0..k {
                     let at = row * groups + column / group;
-                    let zero = self.zeros.as_ref().map_or(offset, |zeros| zeros.values[at]);
-                    let code = f64::from(self.codes[row * k + column]);
+                    let zero = self.zeros.as_ref().map_or(0.0, |zeros| zeros.values[at]);
+                    let code = weight.decode(self.codes[row * k + column]);
                     let x = self.x.values[token * k + column];
                     let scaled = (code - zero) * self.scales.values[at];
-                    let added = self.terms.as_ref().map_or(0.0, |terms| f64::from(terms[at]));
+                    let added = self.terms.as_ref().map_or(0.0, |terms| terms.values[at]);
                     sum += x * (scaled + added);
                     size += x.abs() * (scaled.abs() + added.abs());
                 }

@@ -6,7 +6,8 @@ use quantloom_codegen::schedule::Problem;
 use quantloom_codegen::target::target;
 use quantloom_dsl::{Scheme, parse};
 
-/// Symmetric int4 in groups of 128, with zero points, in f16 too, in groups of 64, of 32, which is half a chunk, and with a bias; int8; int8 and e4m3
+/// Symmetric int4 in groups of 128, with zero points, in f16 too, in groups of 64, of 32, which is half a chunk, and with a bias; of 3, 5, 6 and 7 bits,
+/// which are in planes; scales and minima of several levels; int8; int8 and e4m3
 /// on both sides, a scale a row; e4m3 in blocks on both sides; int4
 /// beside e4m3.
 pub const SCHEMES: &[(&str, &str)] = &[
@@ -39,6 +40,31 @@ pub const SCHEMES: &[(&str, &str)] = &[
     (
         "terms",
         "terms { weight: u4, shift: f16, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 }",
+    ),
+    (
+        "three",
+        "three { weight: u3 - 4, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16 | f16 }",
+    ),
+    (
+        "five",
+        "five { weight: u5 - 16, scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16 | f16 }",
+    ),
+    (
+        "six",
+        "six { weight: u6 - 32, scale: bf16 per 1x32, pack: u32 [k:* | w, n], activation: bf16 }",
+    ),
+    (
+        "seven",
+        "seven { weight: u7, zero: u4 u32 [n:8 | n, g], scale: bf16 per 1x128, pack: u32 [k:* | w, n], activation: bf16 }",
+    ),
+    (
+        "levels",
+        "levels { weight: u6 - 32, scale: i8 per 1x16, scale: f16 per 1x256, pack: u32 [k:* | w, n], activation: bf16 }",
+    ),
+    (
+        "minima",
+        "minima { weight: u4, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256, \
+         pack: u32 [k:8 | k, n], activation: bf16 }",
     ),
     ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
     (

@@ -9,7 +9,8 @@
 //! (`plan::templates`): a word is four parts of such words, w of them, and so is each of its bytes. Of lane (g, i), i = 0, 1, 2, 3,
 //! lane (g, t) needs what goes with word t: part `t mod 4/w` of each byte of word `t w/4`. The lane loads these four words
 //! itself, and moves the parts to where those of word i are: into part `i mod 4/w` of word `i w/4`. The result is w words of a unit like those of
-//! the planes of 16 bytes. Such a plane is not swizzled: four lanes read one word, and eight rows are 128 or 256 contiguous bytes.
+//! the planes of 16 bytes. Such a plane is not swizzled: four lanes read one vector of 128 contiguous bytes of eight rows, or pairs of
+//! lanes one word of 256 bytes, in two rounds.
 //!
 //! Bytes are multiplied as they are stored (`byte_fragments`): the 16 bytes of a lane, without `ldmatrix`, or words of a row, two of each
 //! plane.
