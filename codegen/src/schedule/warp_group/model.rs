@@ -7,7 +7,7 @@
 //! docs/performance/warp_group.md has the measurements.
 
 use super::WarpGroupTile;
-use super::shape::{ROWS, UNSWAPPED_GROUPS, UNSWAPPED_ROWS, VECTOR_WORDS};
+use super::shape::{ENOUGH_STAGES, ROWS, UNSWAPPED_GROUPS, UNSWAPPED_ROWS, VECTOR_WORDS};
 use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::mapping::MainLoop;
@@ -49,8 +49,6 @@ const MEMORY: f64 = 3.9e6;
 const CACHE: f64 = 10.2e6;
 /// Blocks that run at once: multiprocessors of an H100 with HBM3, and of an H200.
 pub(super) const AT_ONCE: u32 = 132;
-/// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
-const LEAST_STAGES: u32 = 3;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
 const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
 
@@ -81,7 +79,7 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
     timed.sort_by(|([one, own], _), ([other, of_other], _)| {
         one.total_cmp(other).then(own.total_cmp(of_other))
     });
-    let deep = timed.iter().find(|(_, tile)| tile.stages >= LEAST_STAGES);
+    let deep = timed.iter().find(|(_, tile)| tile.stages >= ENOUGH_STAGES);
     deep.or(timed.first()).map(|(_, tile)| *tile)
 }
 
@@ -109,7 +107,7 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
         let tiles = u64::from(rows) * u64::from(stack.experts);
         let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
         let time = turns * (shape.of_block(main) - START);
-        Some((tile.stages < LEAST_STAGES, time, tile))
+        Some((tile.stages < ENOUGH_STAGES, time, tile))
     });
     let fastest = timed.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
     fastest.map(|(_, time, tile)| (time, tile))
@@ -173,9 +171,16 @@ impl CandidateTile {
                 false => WarpGroupTile::deepest(problem, self.tokens, block, place),
             }
         };
-        let persistent = || deepest(true).filter(|tile| tile.stages >= LEAST_STAGES);
+        let enough = |tile: &WarpGroupTile| tile.stages >= ENOUGH_STAGES;
         let persists = self.splits == 1 && several;
-        let tile = persists.then(persistent).flatten().or_else(|| deepest(false))?;
+        let persistent = || persists.then(|| deepest(true).filter(enough)).flatten();
+        // Rather whole stages than blocks that persist.
+        let in_parts = problem.plan.scale.in_parts();
+        let whole = deepest(false).filter(|tile| in_parts && tile.parts == 1 && enough(tile));
+        let tile = match persistent() {
+            Some(tile) if tile.parts == 1 => tile,
+            persistent => whole.or(persistent).or_else(|| deepest(false))?,
+        };
         // A launch that starts early takes multiprocessors from blocks that wait for a wave; blocks that persist are not
         // faster with one.
         Some(WarpGroupTile { programmatic: tile.programmatic && !several, ..tile })

@@ -68,6 +68,8 @@ pub(super) const VECTOR_WORDS: u32 = 4;
 const MOST_TOKENS: u32 = 256;
 /// Lines after which their swizzle begins anew.
 const SWIZZLED_LINES: u32 = 8;
+/// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
+pub(super) const ENOUGH_STAGES: u32 = 3;
 /// Stages beyond which a ring hides nothing more.
 const MOST_STAGES: u32 = 10;
 /// Registers of a consumer's thread besides sums and fragments, from the assembler's reports.
@@ -428,8 +430,13 @@ impl WarpGroupTile {
             _ => 1,
         };
         let programmatic = problem.target().has(Feature::GridDependency);
-        // Stages of half a k-tile where x is large.
-        let parts: &[u32] = if tokens > 128 { &[2, 1] } else { &[1] };
+        // Stages of half a k-tile where x is large, but where each half has to take scales apart and whole ones fit (Q4_K at M =
+        // 1024: 173 us with three whole stages, 180 with five halves).
+        let parts: &[(u32, u32)] = match (tokens > 128, problem.plan.scale.in_parts()) {
+            (false, _) => &[(1, 2)],
+            (true, true) => &[(1, ENOUGH_STAGES), (2, 2), (1, 2)],
+            (true, false) => &[(2, 2), (1, 2)],
+        };
         let tile = |(stages, batch, parts)| Self {
             tokens,
             groups,
@@ -446,10 +453,10 @@ impl WarpGroupTile {
             programmatic,
         };
         let smaller = [batch, 2, 1].into_iter().filter(|&other| other <= batch);
-        let depths = || (2..=MOST_STAGES).rev();
         let all = smaller.flat_map(|batch| parts.iter().map(move |&parts| (batch, parts)));
-        let mut all =
-            all.flat_map(|(batch, parts)| depths().map(move |stages| (stages, batch, parts)));
+        let mut all = all.flat_map(|(batch, (parts, least))| {
+            (least..=MOST_STAGES).rev().map(move |stages| (stages, batch, parts))
+        });
         all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
     }
 
