@@ -212,11 +212,11 @@ fn mutations_of_planes_are_found() {
 
 /// What may be wrong with levels of scales and minima, and with groups of half a k-tile.
 const OF_LEVELS: &[(&str, &str, Mutation)] = &[
-    ("the byte of one group for all", "expected", |_, op| {
+    ("the byte of one row for both", "expected", |_, op| {
         if let Op::Ternary { op: Ternary::Permute, c: Operand::U32(select), .. } = op
-            && *select & 0xff0f == 0x7604
+            && *select & 0xf0f0 == 0x4040
         {
-            *select = 0x7604;
+            *select = 0x4040;
         }
     }),
     ("signed bytes as they are", "expected", |_, op| {
@@ -226,11 +226,19 @@ const OF_LEVELS: &[(&str, &str, Mutation)] = &[
             *b = Operand::U32(0);
         }
     }),
-    ("bytes with what they are too large", "expected", |place, op| {
-        if let Op::Ternary { op: Ternary::Fma, c, .. } = op
-            && place.in_loop
+    ("bytes with what they are too large", "expected", |_, op| {
+        // -128 times 2^-6.
+        if let Op::Ternary { op: Ternary::FmaPacked(_), c, .. } = op
+            && *c == Operand::U32(0xc000_c000)
         {
-            *c = Operand::F32(0.0);
+            *c = Operand::U32(0x8000_8000);
+        }
+    }),
+    ("what the high part lacks with its sign", "expected", |_, op| {
+        if let Op::Binary { op: Binary::Xor, b, .. } = op
+            && *b == Operand::U32(0x8000_8000)
+        {
+            *b = Operand::U32(0);
         }
     }),
     ("the larger group without its power of two", "expected", |place, op| {

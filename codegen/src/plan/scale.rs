@@ -33,11 +33,11 @@ const SHORT: u32 = 32;
 /// one for every two codes.
 const MOST_FACTORS: usize = 2;
 /// The largest scales in parts that are also times the power of two of a last step: those of f16 times a byte. Weights are
-/// 2^-46 of their size then, so that those of the smallest f16 are still numbers of bf16.
+/// 2^-38 of their size then, so that those of the smallest f16 are still numbers of bf16.
 const MOST_SCALE: f64 = 16_777_216.0;
-/// The power of two that numbers between the levels of such a scale may be larger: integers of a byte are multiplied as
-/// integers up to 2^16 (`schedule::group_params`).
-const HEADROOM: i32 = 16;
+/// The power of two that what makes such a scale may be larger: integers of a byte are 2^-6 times what they are
+/// (`schedule::dequantise`).
+const HEADROOM: i32 = 8;
 
 /// Where a scale is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

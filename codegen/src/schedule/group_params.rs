@@ -418,43 +418,18 @@ impl LaneNumbers {
 }
 
 impl LaneNumbers {
-    /// The numbers of a lane's rows in a group, integers of a byte, times those of the rows: exact.
-    pub(super) fn bytes_times(
-        &self,
-        b: &mut Builder,
-        factors: &[RowFactor],
-        place: u32,
-    ) -> Vec<Operand> {
-        let rows = factors.len() as u32;
-        let times = |(row, factor): (u32, &RowFactor)| {
-            let (word, at) = self.of.place(rows, place, row);
-            let word = shifted(b, self.words[word], self.shift);
-            let value = byte(b, self.of.number, word, at);
-            b.ternary(Ternary::Fma, value, factor.value, factor.base)
+    /// The integers, of a byte, of a lane's first and last row in a group: each the bits of a 16-bit float, and a constant that
+    /// integers are too large.
+    pub(super) fn bytes_of_rows(&self, b: &mut Builder, rows: u32, place: u32) -> (Operand, u32) {
+        let [(word, first), (_, last)] = [0, rows - 1].map(|row| self.of.place(rows, place, row));
+        let word = shifted(b, self.words[word], self.shift);
+        let (word, more) = match self.of.number {
+            Number::Int(_) => (b.xor(word, 0x8080_8080u32), 128),
+            _ => (word, 0),
         };
-        (0..).zip(factors).map(times).collect()
+        let select = 0x4040 | first / 8 | (last / 8) << 8;
+        (b.ternary(Ternary::Permute, word, 0u32, select), more)
     }
-
-    /// As [`GroupParams::values`], for [`Self::bytes_times`] of these integers.
-    pub(super) fn factors_of(
-        &self,
-        b: &mut Builder,
-        bytes: &Self,
-        (rows, exponent): (u32, i32),
-    ) -> Vec<RowFactor> {
-        let values = self.values(b, rows, (0, exponent));
-        let more = too_large(bytes.of.number);
-        let factor = |value| RowFactor { value, base: b.mul_f32(value, -more) };
-        values.into_iter().map(factor).collect()
-    }
-}
-
-/// What multiplies the integers of a row's groups.
-#[derive(Clone, Copy)]
-pub(super) struct RowFactor {
-    value: Operand,
-    /// Times what integers are too large: a product with both is one operation.
-    base: Operand,
 }
 
 /// A word, shifted down for this lane.
@@ -506,34 +481,7 @@ pub(super) fn number(b: &mut Builder, number: Number, word: Operand, at: u32) ->
         Number::Float(F16) => b.half_to_f32(Half::F16, side, word),
         Number::Float(format) => float(b, format, word, at),
         Number::E8m0 => power(b, word, at),
-        Number::Uint(8) | Number::Int(8) => {
-            let value = byte(b, number, word, at);
-            b.add_f32(value, -too_large(number))
-        }
         Number::Uint(_) | Number::Int(_) => b.unary(Unary::F32FromU32, word),
-    }
-}
-
-/// The number of f32 under whose exponent the digits from bit 8 on are integers. (The last digits are those of 2^23, but the
-/// products of 2^23 + 128 with numbers of 11 digits are not exact.)
-const BYTES_UNDER: f32 = (1u32 << 15) as f32;
-
-/// The integer in the byte of a word at a bit, plus [`too_large`].
-fn byte(b: &mut Builder, number: Number, word: Operand, at: u32) -> Operand {
-    let word = match number {
-        Number::Int(_) => b.xor(word, 0x8080_8080u32),
-        _ => word,
-    };
-    let under = BYTES_UNDER.to_bits();
-    let bits = b.ternary(Ternary::Permute, word, under, 0x7604 | (at / 8) << 4);
-    b.unary(Unary::AsF32, bits)
-}
-
-/// By how much integers of [`byte`] are too large.
-const fn too_large(number: Number) -> f32 {
-    match number {
-        Number::Int(_) => BYTES_UNDER + 128.0,
-        _ => BYTES_UNDER,
     }
 }
 

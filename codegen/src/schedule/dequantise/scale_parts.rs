@@ -6,6 +6,10 @@
 //! `fma(v, s high, m high) + fma(v, s low, m low)`: two roundings of that kind. The bound of products
 //! (`Decoded::scaled` of the runtime) counts both.
 //!
+//! A number of two levels is an integer of a byte times a number of 16 bits, which is a sum of two as well: of both rows of a lane at once,
+//! the high part is the product with the leading digits, rounded, and the low part what that lacks, which is a number of bf16, plus the
+//! product with the rest.
+//!
 //! The parts of a group are computed where its first weight is, so that few registers hold them at once.
 
 use std::collections::BTreeMap;
@@ -14,10 +18,14 @@ use super::scales::LaneGroups;
 use super::{NOTHING, ONES, fused, in_both_halves};
 use crate::ir::{Binary, Builder, Half, Operand, Ternary, Unary};
 use crate::plan::step::Step;
-use crate::schedule::group_params::{LaneLevels, ParamKind, RowFactor};
+use crate::schedule::group_params::{LaneLevels, ParamKind};
 use crate::schedule::mapping::MainLoop;
 use quantloom_dsl::format::NUMBER_BF16;
 use quantloom_dsl::layout::Component;
+
+/// The largest power of two of bf16, and that of an integer whose bits are a bf16, times it: 2^-133 a unit before.
+const LARGEST: i32 = 127;
+const BYTES: i32 = LARGEST - 133;
 
 /// The scales of a lane's rows in parts, and the terms that are added to weights.
 pub(in crate::schedule) struct ScaleParts {
@@ -39,8 +47,15 @@ pub(in crate::schedule) struct ScaleParts {
 struct Levels {
     of: LaneLevels,
     exponent: i32,
-    /// Per row, what the larger group multiplies, which has all groups of the k-tile.
-    coarse: Option<Vec<RowFactor>>,
+    /// What the larger group multiplies, which has all groups of the k-tile.
+    coarse: Option<RowFactors>,
+}
+
+/// Numbers of a lane's two rows as sums of two numbers, the rows' side by side.
+#[derive(Clone, Copy)]
+struct RowFactors {
+    high: Operand,
+    low: Operand,
 }
 
 /// What a row multiplies and adds in a group.
@@ -101,11 +116,7 @@ impl ScaleParts {
         let (half, rows) = (self.half, self.rows);
         let (scale, term) = (&mut self.scale, &mut self.term);
         if !self.made.contains_key(&(group, 0)) {
-            let mut parts = |levels: &mut Levels| {
-                let whole = levels.is_bf16();
-                let values = levels.values(b, rows, place);
-                values.into_iter().map(|value| Parts::of(b, half, value, whole)).collect::<Vec<_>>()
-            };
+            let mut parts = |levels: &mut Levels| levels.parts(b, half, rows, place);
             let scales = parts(scale);
             let terms = term.as_mut().map(parts);
             let term = |row: usize| terms.as_ref().map(|terms| terms[row]);
@@ -136,20 +147,49 @@ impl ScaleParts {
 }
 
 impl Levels {
-    /// Whether the numbers are of bf16.
-    fn is_bf16(&self) -> bool {
-        self.of.coarse.is_none() && self.exponent == 0 && self.of.finest.of.number == NUMBER_BF16
-    }
-
-    /// The numbers of a lane's rows in a group: exact in f32, since the levels have few enough digits.
-    fn values(&mut self, b: &mut Builder, rows: u32, place: u32) -> Vec<Operand> {
-        let Some(coarse) = &self.of.coarse else {
-            return self.of.finest.values(b, rows, (place, self.exponent));
-        };
+    /// The parts of a lane's rows in a group.
+    fn parts(&mut self, b: &mut Builder, half: Half, rows: u32, place: u32) -> Vec<Parts> {
         let (finest, exponent) = (&self.of.finest, self.exponent);
-        let factors = || coarse.factors_of(b, finest, (rows, exponent));
-        let factors = self.coarse.get_or_insert_with(factors);
-        finest.bytes_times(b, factors, place)
+        let Some(coarse) = &self.of.coarse else {
+            let whole = exponent == 0 && finest.of.number == NUMBER_BF16;
+            let values = finest.values(b, rows, (place, exponent));
+            return values.into_iter().map(|value| Parts::of(b, half, value, whole)).collect();
+        };
+        let factors = *self.coarse.get_or_insert_with(|| {
+            let values = coarse.values(b, rows, (0, exponent - BYTES));
+            RowFactors::of(b, half, [values[0], values[values.len() - 1]])
+        });
+        let (bytes, more) = finest.bytes_of_rows(b, rows, place);
+        let [unit, less] = [2f64.powi(LARGEST), -f64::from(more) * 2f64.powi(BYTES)]
+            .map(|value| in_both_halves(half, value));
+        let less = if more == 0 { NOTHING } else { less };
+        let integers = fused(b, half, [bytes, unit, less]);
+        // The product of the leading digits has 16, of which the first eight are the high part, and the others a number.
+        let high = fused(b, half, [integers, factors.high, NOTHING]);
+        let minus = b.xor(high, 0x8000_8000u32);
+        let rest = fused(b, half, [integers, factors.high, minus]);
+        let low = fused(b, half, [integers, factors.low, rest]);
+        let row = |b: &mut Builder, select: u32| {
+            let [high, low] = [high, low].map(|of| b.ternary(Ternary::Permute, of, of, select));
+            Parts { high, low: Some(low) }
+        };
+        [0x1010, 0x3232].into_iter().take(rows as usize).map(|select| row(b, select)).collect()
+    }
+}
+
+impl RowFactors {
+    /// Of numbers of f32 with up to 16 digits.
+    fn of(b: &mut Builder, half: Half, values: [Operand; 2]) -> Self {
+        let bits = values.map(|value| b.unary(Unary::AsU32, value));
+        let high = b.ternary(Ternary::Permute, bits[0], bits[1], 0x7632u32);
+        let mut row = 0;
+        let rests = values.map(|value| {
+            let leading = b.and(bits[row], 0xffff_0000u32);
+            row += 1;
+            let leading = b.unary(Unary::AsF32, leading);
+            b.binary(Binary::SubF32, value, leading)
+        });
+        Self { high, low: b.binary(Binary::Pack(half), rests[0], rests[1]) }
     }
 }
 
