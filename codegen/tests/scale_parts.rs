@@ -39,8 +39,15 @@ fn chosen_products_are_right() {
 /// Many rows: two tiles of rows and two blocks, which leave the assembler registers for the parts.
 #[test]
 fn many_rows_take_two_blocks() {
-    let tiles =
-        [("parts", 1, 12), ("parts", 8, 12), ("parts", 9, 8), ("parts", 16, 8), ("levels", 1, 8)];
+    let tiles = [
+        ("parts", 1, 12),
+        ("parts", 8, 12),
+        ("parts", 9, 8),
+        ("parts", 16, 8),
+        ("levels", 1, 8),
+        ("minima", 1, 12),
+        ("minima", 2, 8),
+    ];
     for (scheme, m, warps) in tiles {
         let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
         let Ok(Chosen::Skinny(tile)) = choose(&problem, m) else { panic!("{scheme}, M = {m}") };

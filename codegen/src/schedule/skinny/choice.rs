@@ -40,8 +40,8 @@ choices! {
 const SMS: u32 = 128;
 /// Up to this many tiles of rows a block has one.
 const ONE_TILE: u32 = 2 * SMS;
-/// Words of codes of a lane in a k-tile that leave registers for levels of scales and 12 warps.
-const WORDS_BESIDE_LEVELS: u32 = 8;
+/// Words of codes of a lane in a k-tile that leave registers for levels of scales and 12 warps: with one token, and several.
+const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
 /// The largest M of a skinny product.
 const MOST_TOKENS: u32 = 16;
 /// Words of codes in flight per lane of an SM that are enough: 48 KB per SM. More would be better, but
@@ -85,7 +85,8 @@ impl Schedule for SkinnyTile {
         // Scales in parts need registers for more than their numbers: with two blocks the assembler finds them (measured, 8192 x
         // 8192: 4 tiles or one block were 1.1 to 1.3 times as slow), fewer if they have levels, beside many words of codes.
         if problem.plan.scale.in_parts() && wanted == 2 && problem.stack.is_none() {
-            let many = problem.coarse_scale.is_some() && main.k_tile_words() > WORDS_BESIDE_LEVELS;
+            let most = WORDS_BESIDE_LEVELS[usize::from(tokens > 1)];
+            let many = problem.coarse_scale.is_some() && main.k_tile_words() > most;
             let warps = if tokens <= 8 && !many { 12 } else { 8 };
             let tile = of(2, warps, 2);
             if warps <= main.k_iters() && tile.checked(problem).is_ok() {

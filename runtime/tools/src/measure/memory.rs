@@ -7,11 +7,12 @@ use quantloom_runtime::AlignedBuffer;
 
 use super::seconds;
 
-/// Streams that a thread reads in parallel, each one cache line per step. A core that reads one
-/// stream waits at every page for its prefetcher to restart: eight streams read 1.3 to 1.7 times as
-/// much as one on the Xeon where this was measured, and more streams or wider registers no more
-/// than that.
-const STREAMS: usize = 8;
+/// Streams that a thread may read in parallel, each one cache line per step. How many are the fastest depends on the
+/// prefetchers: on a Xeon (Sapphire Rapids) eight read 1.3 to 1.7 times as much as one, which waits at every page, on a Zen 5
+/// two read 1.2 times as much as eight. So each number is tried.
+const STREAMS: [usize; 4] = [1, 2, 4, 8];
+/// Samples by which a number of streams is judged.
+const TRIALS: usize = 3;
 /// Bytes of a part of the memory. A sample reads the next part, which the other parts have displaced from the caches, and
 /// displaces itself what the calls before it have left there.
 const PART: usize = 256 << 20;
@@ -24,27 +25,43 @@ const USUAL_CACHE: usize = 32 << 20;
 pub struct Memory {
     buffer: AlignedBuffer,
     samples: AtomicUsize,
+    /// Streams of a thread.
+    streams: usize,
 }
 
 impl Memory {
-    /// Four times the last level of cache, 256 MiB at the least and 1 GiB at the most.
+    /// Four times the last level of cache, 256 MiB at the least and 1 GiB at the most. A few samples (about 0.1 s) decide how
+    /// threads of the current pool read it.
     pub fn beyond_the_caches() -> Self {
         let mut memory = AlignedBuffer::zeroed((4 * last_level_cache()).clamp(PART, 1 << 30));
         // Every page is written once: reads of an unwritten page would all read one page of zeros.
         for (at, line) in memory.lines_mut().iter_mut().step_by(LEAST_PAGE / 64).enumerate() {
             line[..8].copy_from_slice(&(at as u64).to_ne_bytes());
         }
-        Self { buffer: memory, samples: AtomicUsize::new(0) }
+        let mut memory = Self { buffer: memory, samples: AtomicUsize::new(0), streams: STREAMS[0] };
+        let mut rate = |streams| {
+            memory.streams = streams;
+            (memory.best_of(TRIALS), streams)
+        };
+        let fastest =
+            STREAMS.map(&mut rate).into_iter().max_by(|one, other| one.0.total_cmp(&other.0));
+        memory.streams = fastest.map_or(STREAMS[0], |(_, streams)| streams);
+        memory
+    }
+
+    /// Streams that each thread reads.
+    pub fn streams(&self) -> usize {
+        self.streams
     }
 
     /// Lines of a stream of a thread, of one part.
     fn stream(&self) -> usize {
-        PART / 64 / (rayon::current_num_threads() * STREAMS)
+        PART / 64 / (rayon::current_num_threads() * self.streams)
     }
 
     /// Bytes that one sample reads.
     pub fn bytes(&self) -> usize {
-        rayon::current_num_threads() * STREAMS * self.stream() * 64
+        rayon::current_num_threads() * self.streams * self.stream() * 64
     }
 
     /// Reads the next part of the memory with every thread of the pool; 10^9 bytes per second.
@@ -55,8 +72,8 @@ impl Memory {
         let lines = &self.buffer.lines()[part * (PART / 64)..];
         let seconds = seconds(|| {
             rayon::broadcast(|thread| {
-                let first = thread.index() * STREAMS * stream;
-                black_box(sum(&lines[first..][..STREAMS * stream], stream));
+                let first = thread.index() * self.streams * stream;
+                black_box(sum(&lines[first..][..self.streams * stream], self.streams));
             });
         });
         self.bytes() as f64 / seconds / 1e9
@@ -68,8 +85,19 @@ impl Memory {
     }
 }
 
-fn sum(lines: &[[u8; 64]], stream: usize) -> u64 {
-    let streams: [&[[u8; 64]]; STREAMS] = std::array::from_fn(|at| &lines[at * stream..][..stream]);
+/// All words, exclusive-ored: so many streams of equal length side by side.
+fn sum(lines: &[[u8; 64]], streams: usize) -> u64 {
+    match streams {
+        2 => sum_of::<2>(lines),
+        4 => sum_of::<4>(lines),
+        8 => sum_of::<8>(lines),
+        _ => sum_of::<1>(lines),
+    }
+}
+
+fn sum_of<const COUNT: usize>(lines: &[[u8; 64]]) -> u64 {
+    let stream = lines.len() / COUNT;
+    let streams: [&[[u8; 64]]; COUNT] = std::array::from_fn(|at| &lines[at * stream..][..stream]);
     let mut sums = [0u64; 8];
     for at in 0..stream {
         for stream in &streams {
@@ -97,8 +125,11 @@ mod tests {
 
     #[test]
     fn every_word_of_a_thread_is_read() {
-        let words: Vec<u64> = (1..).take(STREAMS * 3 * 8).map(|at: u64| at * at).collect();
+        let words: Vec<u64> = (1..).take(8 * 3 * 8).map(|at: u64| at * at).collect();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        assert_eq!(sum(bytes.as_chunks().0, 3), words.iter().fold(0, |all, word| all ^ word));
+        let all = words.iter().fold(0, |all, word| all ^ word);
+        for streams in STREAMS {
+            assert_eq!(sum(bytes.as_chunks().0, streams), all, "{streams}");
+        }
     }
 }
