@@ -427,7 +427,7 @@ impl LaneNumbers {
             Number::Int(_) => (b.xor(word, 0x8080_8080u32), 128),
             _ => (word, 0),
         };
-        let select = 0x4040 | first / 8 | (last / 8) << 8;
+        let select = 0x4040 | (first / 8) | ((last / 8) << 8);
         (b.ternary(Ternary::Permute, word, 0u32, select), more)
     }
 }

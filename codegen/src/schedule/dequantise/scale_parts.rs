@@ -115,22 +115,24 @@ impl ScaleParts {
         let place = *self.groups.places.get(group)?;
         let (half, rows) = (self.half, self.rows);
         let (scale, term) = (&mut self.scale, &mut self.term);
-        if !self.made.contains_key(&(group, 0)) {
+        let made = self.made.entry((group, 0)).or_insert_with(|| {
             let mut parts = |levels: &mut Levels| levels.parts(b, half, rows, place);
             let scales = parts(scale);
             let terms = term.as_mut().map(parts);
             let term = |row: usize| terms.as_ref().map(|terms| terms[row]);
-            let rows = (0..).zip(scales).map(|(row, scale)| OfRow { scale, term: term(row) });
-            self.made.insert((group, 0), rows.collect());
+            (0..).zip(scales).map(|(row, scale)| OfRow { scale, term: term(row) }).collect()
+        });
+        let mut of_row = made[register % made.len()];
+        if power != 0 {
+            let whole = made.clone();
+            let made = self.made.entry((group, power)).or_insert_with(|| {
+                let factor = in_both_halves(half, 2f64.powi(power));
+                let times = |row: OfRow| OfRow { scale: row.scale.times(b, half, factor), ..row };
+                whole.into_iter().map(times).collect()
+            });
+            of_row = made[register % made.len()];
         }
-        if !self.made.contains_key(&(group, power)) {
-            let factor = in_both_halves(half, 2f64.powi(power));
-            let times = |row: &OfRow| OfRow { scale: row.scale.times(b, half, factor), ..*row };
-            let rows = self.made[&(group, 0)].iter().map(times).collect();
-            self.made.insert((group, power), rows);
-        }
-        let made = &self.made[&(group, power)];
-        let OfRow { scale, term } = made[register % made.len()];
+        let OfRow { scale, term } = of_row;
         let [high, low] = [term.map(|term| term.high), term.and_then(|term| term.low)];
         let low = match scale.low {
             Some(scale) => Some(fused(b, half, [value, scale, low.unwrap_or(NOTHING)])),

@@ -13,7 +13,7 @@ pub(in crate::schedule) enum Scales {
     /// Numbers of the operand's type.
     Whole(WholeScales),
     /// Sums of two numbers of the operand's type, and terms.
-    InParts(ScaleParts),
+    InParts(Box<ScaleParts>),
 }
 
 /// The groups of a k-tile that a lane dequantises.
@@ -51,7 +51,8 @@ impl Scales {
     ) -> Option<Self> {
         let (half, plan) = (main.problem.half()?, &main.problem.plan.scale);
         if plan.in_parts() {
-            return Some(Self::InParts(ScaleParts::new(main, half, (scale, term), groups)));
+            let parts = ScaleParts::new(main, half, (scale, term), groups);
+            return Some(Self::InParts(Box::new(parts)));
         }
         let scale = scale.finest;
         let rows = main.rows(&scale.of).len;
