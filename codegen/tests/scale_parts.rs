@@ -55,6 +55,23 @@ fn many_rows_take_two_blocks() {
     }
 }
 
+/// Many tokens: three whole stages if they fit, or else halves of k-tiles, of which there are more, and blocks that persist.
+#[test]
+fn many_tokens_take_whole_stages_or_halves() {
+    for (scheme, parts, persistent) in
+        [("parts", 1, false), ("minima", 1, false), ("levels", 2, true), ("short", 2, true)]
+    {
+        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
+        let Ok(Chosen::WarpGroup(tile)) = choose(&problem, 1024) else { panic!("{scheme}") };
+        assert_eq!(
+            (tile.tokens, tile.parts, tile.persistent),
+            (256, parts, persistent),
+            "{scheme}"
+        );
+        assert!(tile.stages >= 3, "{scheme}: {}", tile.stages);
+    }
+}
+
 /// What may be wrong with scales and terms in parts.
 const MUTATIONS: &[(&str, &str, Mutation)] = &[
     ("no low parts", "expected", |_, op| {

@@ -7,8 +7,10 @@ use crate::kernels::products::problem;
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Binary, Half, Op, Statement, verify};
+use quantloom_codegen::jit::{LaunchRuleError, launch_rule};
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{ChoiceRule, Problem, Schedule, Unscheduled};
+use quantloom_runtime::source::LaunchRule;
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
 
@@ -107,6 +109,7 @@ fn products_are_right() {
         (("levels", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("minima", 0, (72, 840)), 9, tile(16, 2, 1, 3, 4)),
         (("minima", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
+        (("most", 0, (72, 392)), 9, tile(16, 2, 1, 3, 2)),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -405,4 +408,17 @@ fn too_many_registers_are_refused() {
     roles[0].registers = Some(240);
     let refusals = verify(kernel).unwrap_err().to_string();
     assert!(refusals.contains("would deadlock"), "{refusals}");
+}
+
+/// A launch passes so many tensor maps: of x, y, three planes of codes, two levels of scales and two of minima there are nine.
+#[test]
+fn kernels_have_as_many_tensor_maps_as_a_launch_passes() {
+    let problem = problem("most", 0, "sm_90a", (72, 392));
+    let tile = WarpGroupTile { stages: 3, batch: 2, ..WARP_GROUP };
+    let mut kernel = tile.build(&problem).unwrap();
+    assert_eq!(kernel.tensors.len(), 9);
+    assert!(launch_rule(&kernel).is_ok());
+    let map = kernel.tensors[0].clone();
+    kernel.tensors.resize(LaunchRule::MOST_TENSOR_MAPS + 1, map);
+    assert!(matches!(launch_rule(&kernel), Err(LaunchRuleError::TensorMaps { .. })));
 }

@@ -589,8 +589,8 @@ pub struct LaunchRule {
 }
 
 impl LaunchRule {
-    /// Tensor maps of a kernel, at most: of x, its scales, three planes of codes, and three kinds of group parameters.
-    pub const MOST_TENSOR_MAPS: usize = 8;
+    /// Tensor maps of a kernel, at most: of x, its scales, y, three planes of codes, and four kinds of group parameters.
+    pub const MOST_TENSOR_MAPS: usize = 10;
 
     /// A one-dimensional grid without clusters, shared memory or overlap.
     pub fn plain(blocks: impl Into<Count>, threads: u32, parameters: Vec<Parameter>) -> Self {

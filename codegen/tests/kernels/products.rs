@@ -66,6 +66,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "minima { weight: u4, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256, \
          pack: u32 [k:8 | k, n], activation: bf16 }",
     ),
+    (
+        "most",
+        "most { weight: u7, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256, \
+         pack: u32 [k:* | w, n], activation: bf16 }",
+    ),
     ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
     (
         "integers",
