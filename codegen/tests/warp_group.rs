@@ -422,3 +422,32 @@ fn kernels_have_as_many_tensor_maps_as_a_launch_passes() {
     kernel.tensors.resize(LaunchRule::MOST_TENSOR_MAPS + 1, map);
     assert!(matches!(launch_rule(&kernel), Err(LaunchRuleError::TensorMaps { .. })));
 }
+
+/// Scales and terms of half a k-tile have the same places if their numbers have the same bits: 16 and 8, or 8 and 32, have no
+/// stages of half a k-tile.
+#[test]
+fn numbers_of_other_bits_have_whole_stages() {
+    for (numbers, halves) in [
+        ("shift: f16, scale: f16 per 1x32", true),
+        ("shift: -u6, shift: f16 per 1x256, scale: f16 per 1x32", false),
+        ("zero: u4, scale: u6 per 1x32, scale: f16 per 1x256", false),
+        ("shift: f16, scale: u6 per 1x32, scale: f16 per 1x256", false),
+    ] {
+        let text =
+            format!("mixed {{ weight: u6, {numbers}, pack: u32 [k:* | w, n], activation: bf16 }}");
+        let scheme = quantloom_dsl::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let target = quantloom_codegen::target::target("sm_90a").unwrap();
+        let shape = (8192, 8192);
+        let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
+        let half = WarpGroupTile { parts: 2, batch: 2, stages: 3, ..WARP_GROUP };
+        match half.build(&problem) {
+            Ok(_) => assert!(halves, "{text}"),
+            Err(Unscheduled::Choices { rule, .. }) => {
+                assert!(!halves && rule == ChoiceRule::Parts, "{text}: {rule:?}");
+            }
+            Err(why) => panic!("{text}: {why}"),
+        }
+        // What is chosen for many tokens is written.
+        quantloom_codegen::schedule::choose(&problem, 1024).unwrap().write(&problem).unwrap();
+    }
+}

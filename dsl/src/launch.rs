@@ -17,7 +17,7 @@ pub enum BufferRole {
     Scale,
     /// The zero points of groups.
     Zero,
-    /// The zero-point corrections of groups.
+    /// The zero-point corrections of groups, or the finest level of shifts where they are that.
     Correction,
     /// The scales of larger groups, which multiply those of [`Self::Scale`].
     CoarseScale,

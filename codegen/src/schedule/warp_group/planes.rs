@@ -197,7 +197,7 @@ fn joined(b: &mut Builder, words: &[Reg], moves: &[Operand]) -> Reg {
 }
 
 /// The word of swizzled memory at which the word of plain memory is; both count from where the swizzle begins anew.
-pub(super) fn swizzled(b: &mut Builder, word: Operand, swizzle: Swizzle) -> Operand {
+fn swizzled(b: &mut Builder, word: Operand, swizzle: Swizzle) -> Operand {
     // Vectors of 16 bytes change places with the number of the 128 bytes that they are in.
     let places = match swizzle {
         Swizzle::None => return word,

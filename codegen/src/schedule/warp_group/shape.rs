@@ -152,7 +152,12 @@ impl Schedule for WarpGroupTile {
             of.of_k_tile(main.k_tile()) == 1
                 || of.has_halves(main) && problem.plan.scale.folded.is_some()
         };
-        let has_halves = main.segment() == main.k_tile() && kinds(main).all(of_halves);
+        // A group has the same place among scales and terms.
+        let mut bits =
+            kinds(main).filter(|of| of.of_k_tile(main.k_tile()) > 1).map(|of| of.group_bits(main));
+        let first = bits.next();
+        let alike = bits.all(|bits| Some(bits) == first);
+        let has_halves = main.segment() == main.k_tile() && kinds(main).all(of_halves) && alike;
         let sums = self.product(main).map_or(u32::MAX, |product| {
             product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
         });

@@ -86,10 +86,11 @@
 //! product of the term's factors that are larger than 1.
 //!
 //! In parts ([`ScaledWeights::in_parts`]), with e half the format's epsilon, 2^-8 of bf16: a scale s is h + l, h its first
-//! 8 digits, |h| <= |s|, and l the rest, |l| <= 2 e |s|, which is rounded, by e |l|. The weight is R(v h + R(v l)) with R
-//! rounding to the format: l and the inner R lose 2 e e (2 + e) of |v s| at most, the outer R e of the sum: together less than
-//! e (1 + 8 e) of |v s|. With a term m = h' + l' the weight is R(R(v h + h') + R(v l + l')): the first R loses e of
-//! |v s| + |m| at most, the second one and the parts 2 e e (2 + e) of that, the outer one e of the sum: together less than
+//! 8 digits, or an integer times the first 8 digits of a coarser level, rounded, |h| <= (1 + e) |s|, and l the rest, |l| <= 3 e |s|, which is
+//! rounded, by e |l|. The weight is R(v h + R(v l)) with R
+//! rounding to the format: l and the inner R lose 3 e e (2 + e) of |v s| at most, the outer R e of the sum: together less than
+//! e (1 + 8 e) of |v s|. With a term m = h' + l' the weight is R(R(v h + h') + R(v l + l')): the first R loses e (1 + e) of
+//! |v s| + |m| at most, the second one and the parts 3 e e (2 + e) of that, the outer one e of the sum: together less than
 //! 2 e (1 + 8 e) of |v s| + |m|, which is at most W_k. Below the format's normal numbers each of l, l' and the three R may
 //! lose half of the smallest number, l times the value, which is a factor of X_k.
 //!

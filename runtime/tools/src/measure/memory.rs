@@ -49,11 +49,6 @@ impl Memory {
         memory
     }
 
-    /// Streams that each thread reads.
-    pub fn streams(&self) -> usize {
-        self.streams
-    }
-
     /// Lines of a stream of a thread, of one part.
     fn stream(&self) -> usize {
         PART / 64 / (rayon::current_num_threads() * self.streams)
