@@ -8,7 +8,7 @@ use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
 use quantloom_codegen::ir::{Binary, Half, Op, Operand, Ternary, verify};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
-use quantloom_codegen::schedule::{Chosen, choose};
+use quantloom_codegen::schedule::{Chosen, ParamKind, Problem, choose};
 
 /// A scale of f16 in groups of 32 columns, alone and with a minimum; two levels in groups of 16, and of 32 with a minimum.
 const SCHEMES: [&str; 4] = ["parts", "terms", "levels", "minima"];
@@ -69,6 +69,23 @@ fn many_tokens_take_whole_stages_or_halves() {
             "{scheme}"
         );
         assert!(tile.stages >= 3, "{scheme}: {}", tile.stages);
+    }
+}
+
+/// Levels of a shift are stored where they are all that is added: a zero point is in the same term.
+#[test]
+fn terms_of_zero_points_are_computed() {
+    let shift = "shift: f16, scale: f16 per 1x32";
+    for (numbers, stored) in
+        [(shift.to_owned(), true), (format!("zero: u4 u32 [n:8 | n, g], {shift}"), false)]
+    {
+        let text =
+            format!("s {{ weight: u4, {numbers}, pack: u32 [k:8 | k, n], activation: bf16 }}");
+        let scheme = quantloom_dsl::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let target = quantloom_codegen::target::target("sm_90a").unwrap();
+        let problem = Problem::new(&scheme, &scheme.activations[0], target, (64, 256)).unwrap();
+        let kind = problem.correction.unwrap().kind;
+        assert_eq!(matches!(kind, ParamKind::Stored(_)), stored, "{text}: {kind:?}");
     }
 }
 

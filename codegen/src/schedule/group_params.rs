@@ -112,7 +112,7 @@ impl GroupParams {
     }
 
     /// Whether each half of a k-tile has groups of its own, every other one among a lane's.
-    pub(super) fn has_halves(&self, main: &MainLoop<'_>) -> bool {
+    pub(super) fn has_half_k_tiles(&self, main: &MainLoop<'_>) -> bool {
         main.k_tile_chunks() == 2 && self.of_lane(main.k_tile()) == 2
     }
 
@@ -415,9 +415,7 @@ impl LaneNumbers {
     ) -> Vec<Operand> {
         self.of.values(b, rows, (&self.words, self.shift), place, exponent)
     }
-}
 
-impl LaneNumbers {
     /// The integers, of a byte, of a lane's first and last row in a group: each the bits of a 16-bit float, and a constant that
     /// integers are too large.
     pub(super) fn bytes_of_rows(&self, b: &mut Builder, rows: u32, place: u32) -> (Operand, u32) {

@@ -27,6 +27,7 @@
 mod consumer;
 mod exchange;
 mod gather;
+mod limits;
 mod model;
 mod pairs;
 mod params;

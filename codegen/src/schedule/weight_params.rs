@@ -86,17 +86,18 @@ impl WeightParams {
         let in_parts = plan.scale.folded.filter(|_| plan.scale.in_parts());
         let groups = in_parts.map(|folded| (folded.columns, k_tile));
         let computed = scale.filter(|scale| scale.kind == ParamKind::Scale);
-        let levels = groups.zip(computed).and_then(|(groups, _)| Levels::of_scales(scheme, groups));
+        let levels =
+            groups.zip(computed).and_then(|(groups, _)| StoredLevels::of_scales(scheme, groups));
         let (scale, coarse_scale) = match levels {
-            Some(Levels { finest, coarse }) => (Some(finest), coarse),
+            Some(StoredLevels { finest, coarse }) => (Some(finest), coarse),
             None => (scale, None),
         };
         let levels = groups.zip(correction).and_then(|(groups, _)| {
             let alone = scheme.zero.is_none() && add == 0;
-            Levels::of_shifts(scheme, groups).filter(|_| alone)
+            StoredLevels::of_shifts(scheme, groups).filter(|_| alone)
         });
         let (correction, coarse_correction) = match levels {
-            Some(Levels { finest, coarse }) => (Some(finest), coarse),
+            Some(StoredLevels { finest, coarse }) => (Some(finest), coarse),
             None => (correction, None),
         };
         Self {
@@ -111,9 +112,9 @@ impl WeightParams {
     }
 }
 
-/// Levels that products read as they are stored, and multiply: fewer bytes than their product in f32 has. The product is
+/// StoredLevels that products read as they are stored, and multiply: fewer bytes than their product in f32 has. The product is
 /// exact: a level has at most 11 digits, another one 8.
-struct Levels {
+struct StoredLevels {
     finest: GroupParams,
     coarse: Option<GroupParams>,
 }
@@ -129,7 +130,7 @@ struct StoredLevel {
     group: Group,
 }
 
-impl Levels {
+impl StoredLevels {
     fn of_scales(scheme: &Scheme, groups: (u32, u32)) -> Option<Self> {
         let level = |(at, level): (u8, &ScaleLevel)| {
             let ScaleType::Number(stored) = level.number else { return None };

@@ -80,7 +80,7 @@ impl Computed {
 pub struct NativeBuffer {
     /// What the buffer is to the product.
     pub role: BufferRole,
-    /// What it holds: codes, the scales of a level, zero points, the bias; of what is computed, the
+    /// What it holds: codes, the scales or the shifts of a level, zero points, the bias; of what is computed, the
     /// component that the layout's digits are of.
     pub component: Component,
     /// Where: bound to N and K, whose tails it pads.

@@ -129,7 +129,7 @@ impl<'s> Params<'s> {
             let of = staged.of.in_order();
             let first = b.mul(rows.first, of.tile_words(main.problem));
             let word = of.lane_word(b, main, rows.lane);
-            let halves = block.tile.parts > 1 && staged.of.has_halves(main);
+            let halves = block.tile.parts > 1 && staged.of.has_half_k_tiles(main);
             let of_half = halves.then(|| of.group_bits(main));
             let words = match of_half {
                 Some(32..) => of.lane_words(main) / 2,

@@ -1,16 +1,18 @@
-//! The free choices of a warp-group kernel, and what the schedule supports.
+//! The free choices of a warp-group kernel, and the rules of a tile.
 
 use super::consumer::Batches;
+use super::limits::{
+    chosen, element, exact_pairs, most_groups, multiplies_nibbles_as_floats, supported,
+    unswapped_products, whole_token_tiles,
+};
 use super::stage::{kinds, ring_bytes};
 use super::{exchange, model, pairs, store, write, y_lines};
-use crate::ir::{Element, Half, Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
-use crate::plan::OperandType;
+use crate::ir::{Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
-use crate::schedule::byte_fragments::ByteFragments;
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
-use crate::schedule::input::{InputScale, TOKEN_TILE};
+use crate::schedule::input::InputScale;
 use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
@@ -18,10 +20,8 @@ use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
-use crate::schedule::unscheduled::{ChoiceRule, Unscheduled, UnscheduledPart, WarpGroupLimit};
+use crate::schedule::unscheduled::{ChoiceRule, Unscheduled};
 use crate::target::Feature;
-use quantloom_dsl::experts::OperandOf;
-use quantloom_dsl::format::NUMBER_F32;
 
 choices! {
     /// The free choices of a warp-group kernel.
@@ -150,7 +150,7 @@ impl Schedule for WarpGroupTile {
         let batches = batches.and_then(|batches| batches.count());
         let of_halves = |of: GroupParams| {
             of.of_k_tile(main.k_tile()) == 1
-                || of.has_halves(main) && problem.plan.scale.folded.is_some()
+                || of.has_half_k_tiles(main) && problem.plan.scale.folded.is_some()
         };
         // A group has the same place among scales and terms.
         let mut bits =
@@ -247,159 +247,6 @@ impl Schedule for WarpGroupTile {
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         let none = || multiplies_otherwise::<Self>(main);
         write(main, self.product(main).ok_or_else(none)?, *self)
-    }
-}
-
-/// What the schedule is chosen for: y of 16 bits, or of an expert layer.
-fn chosen(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
-    supported(main)?;
-    let problem = main.problem;
-    match problem.stack.is_some() || store::half_of(problem.output).is_some() {
-        true => Ok(()),
-        false => Err(limited(problem, WarpGroupLimit::Output)),
-    }
-}
-
-/// The refusal of a product.
-fn limited(problem: &Problem, limit: WarpGroupLimit) -> Unscheduled {
-    Unscheduled::Scheme { target: problem.target().name, part: UnscheduledPart::WarpGroups(limit) }
-}
-
-/// What the schedule supports: products of 16 bits whose codes `ldmatrix` distributes, and whose parameters
-/// apply during dequantisation; products of bytes, as they are stored or of such codes.
-fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
-    let problem = main.problem;
-    let target = problem.target();
-    let (native, gpu) = (&problem.plan.native, target.gpu);
-    let copied = |of: GroupParams| of.tile_words(problem).is_multiple_of(VECTOR_WORDS);
-    // A warp reads the number of its rows for each k-tile.
-    let read = |of: &GroupParams| {
-        of.rows == 1 || problem.scales_sums() && of.columns.is_multiple_of(main.k_tile())
-    };
-    let of_x = problem.input.scale.and_then(InputScale::columns);
-    // A k-tile has one segment: its token scales are those of its stage.
-    let whole =
-        |columns: u32| columns.is_multiple_of(main.k_tile()) && main.segment() == main.k_tile();
-    let facts = [
-        (
-            target.has(Feature::Wgmma) && gpu.is_some_and(|gpu| gpu.warp_group.is_some()),
-            WarpGroupLimit::Target,
-        ),
-        (element(problem).is_some(), WarpGroupLimit::Type),
-        (
-            problem.plan.compute.longest_sum.is_none_or(|most| most >= u64::from(problem.k)),
-            WarpGroupLimit::LongSums,
-        ),
-        (problem.stack.is_none_or(|stack| in_stacks(problem, stack)), WarpGroupLimit::Experts),
-        (planes_of_lanes(problem), WarpGroupLimit::Planes),
-        (
-            (problem.plan.dequant.joins_planes()
-                || native.plane_words.len() == words_of_unit(problem))
-                && !problem.plan.dequant.has_words_of_rows(),
-            WarpGroupLimit::PlacedBits,
-        ),
-        (main.segment().is_multiple_of(native.columns), WarpGroupLimit::ShortGroups),
-        (!problem.corrects_sums(), WarpGroupLimit::Corrections),
-        (kinds(main).all(copied) && problem.scale.iter().all(read), WarpGroupLimit::RowBlocks),
-        (of_x.is_none_or(whole), WarpGroupLimit::InputGroups),
-        (output(problem), WarpGroupLimit::Output),
-        (problem.n.is_multiple_of(8), WarpGroupLimit::OutputRows),
-    ];
-    match facts.into_iter().find(|(holds, _)| !holds) {
-        Some((_, limit)) => Err(limited(problem, limit)),
-        None => Ok(()),
-    }
-}
-
-/// Whether scales can multiply the sums of two tiles of rows, as an expert layer's gate needs.
-fn exact_pairs(main: &MainLoop<'_>) -> bool {
-    main.problem.stack.is_some() && main.problem.scale.is_some()
-}
-
-/// Whether operands need not be swapped: codes are stored as rows of operand B, and scales along K are of x and of blocks of
-/// so many rows of w as a product has. (Where scales are of single rows, y is no worse off with swapped operands.)
-fn unswapped_products(main: &MainLoop<'_>) -> bool {
-    let problem = main.problem;
-    let of_rows = |of: &GroupParams| {
-        of.rows.is_multiple_of(UNSWAPPED_ROWS) && of.columns.is_multiple_of(main.k_tile())
-    };
-    problem.input.fragments == Some(ByteFragments::Rows)
-        && problem.stack.is_none()
-        && problem.scales_segments()
-        && problem.input.scale.and_then(InputScale::columns).is_some()
-        && problem.scale.iter().all(of_rows)
-        && store::half_of(problem.output).is_some()
-}
-
-/// Whether scales of x along K, which are stored in tiles of tokens, are copied for so many tokens a block. (Of a part
-/// of a tile, token blocks would begin within one, and buffers of slots have no tile in part.)
-fn whole_token_tiles(problem: &Problem, tokens: u32) -> bool {
-    let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
-    let part = problem.stack.is_none() && tokens <= TOKEN_TILE;
-    !along_k || part || tokens.is_multiple_of(TOKEN_TILE)
-}
-
-/// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
-/// rows of x.
-fn most_groups(problem: &Problem) -> u32 {
-    if problem.stack.is_some_and(Stack::gathers) { 2 } else { 3 }
-}
-
-/// Whether the schedule multiplies the matrices of a stack: in token blocks of sorted pairs. Experts may read x in
-/// their own ways if x is in the order of its columns, with scales of rows alone.
-fn in_stacks(problem: &Problem, stack: Stack) -> bool {
-    let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
-    let alike = stack.operand == OperandOf::Row;
-    !stack.direct && (alike || !along_k && problem.input.fragments.is_none())
-}
-
-/// Whether y has a type that the schedule writes: 16 bits, or f32, of which an expert layer's gate makes none. Sums of
-/// shards, which a kernel of its own makes h of, are f32.
-fn output(problem: &Problem) -> bool {
-    let gated = problem.stack.is_some_and(|stack| stack.gate.is_some());
-    match store::half_of(problem.output) {
-        Some(_) => problem.stack.is_none_or(|stack| gated || stack.gives_pairs()),
-        None => problem.output == NUMBER_F32 && !gated,
-    }
-}
-
-/// Whether codes of 4 bits are multiplied as e4m3.
-fn multiplies_nibbles_as_floats(problem: &Problem) -> bool {
-    let nibbles = problem.input.fragments == Some(ByteFragments::Nibbles);
-    nibbles && element(problem) == Some(Element::E4m3)
-}
-
-/// Whether a consumer has words of codes like those of a lane: of planes of 16 bytes, or, with x in 16 bits, of narrower ones that
-/// sequences join.
-fn planes_of_lanes(problem: &Problem) -> bool {
-    let plan = &problem.plan;
-    let joined = plan.dequant.joins_planes() && problem.half().is_some();
-    let mut words = plan.native.plane_words.iter();
-    words.all(|&words| words == VECTOR_WORDS || joined && words < VECTOR_WORDS)
-}
-
-/// Words that fragments are made of: one, or one of each plane.
-fn words_of_unit(problem: &Problem) -> usize {
-    if problem.input.fragments == Some(ByteFragments::Rows) {
-        return 2;
-    }
-    problem.plan.dequant.placed().map_or(1, |sequence| sequence.inputs.len())
-}
-
-/// The elements of a warp-group instruction for a product, if there is one whose fragments a consumer has: of
-/// 16 bits, bytes of narrower codes, or bytes as they are stored.
-fn element(problem: &Problem) -> Option<Element> {
-    match problem.half() {
-        Some(Half::Bf16) => Some(Element::Bf16),
-        Some(Half::F16) => Some(Element::F16),
-        None => {
-            let narrow = problem.plan.dequant.weight.code.bits() < 8;
-            match problem.input.operand {
-                OperandType::I8 if narrow || problem.input.fragments.is_some() => Some(Element::S8),
-                OperandType::E4m3 if problem.input.fragments.is_some() => Some(Element::E4m3),
-                _ => None,
-            }
-        }
     }
 }
 
