@@ -72,6 +72,17 @@ fn many_tokens_take_whole_stages_or_halves() {
     }
 }
 
+/// The unit of weights times their scales, which bounds have for what is lost below the smallest number, is that of the terms
+/// that are added to them: far below that of decoded codes where scales stand for a power of two.
+#[test]
+fn weights_and_terms_have_one_unit() {
+    for scheme in ["terms", "minima"] {
+        let problem = problem(scheme, 0, "sm_90a", (64, 256));
+        assert_eq!(problem.scaled_exponent(), problem.correction_exponent(), "{scheme}");
+        assert!(problem.scaled_exponent() < problem.plan.dequant.encoding().1 - 16, "{scheme}");
+    }
+}
+
 /// Levels of a shift are stored where they are all that is added: a zero point is in the same term.
 #[test]
 fn terms_of_zero_points_are_computed() {
