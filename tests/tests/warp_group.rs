@@ -128,6 +128,11 @@ fn short_groups_multiply() {
         ("i4", "scale: bf16 per 1x16, scale: f32 per channel", TWO_BLOCKS),
         ("u2 - 2", "scale: bf16 per 1x64, bias: f32", EIGHT_TOKENS),
         ("i8", "scale: bf16 per 1x16", TWO_BLOCKS),
+        // Terms of shorter groups than scales.
+        ("i8", "shift: f32 per 1x16, scale: f32 per channel", EIGHT_TOKENS),
+        ("i8", "shift: f32 per 1x16, scale: f32 per channel", "use skinny"),
+        ("u4", "shift: f16 per 1x16, scale: f16 per 1x32", EIGHT_TOKENS),
+        ("u4", "zero: u4 per 1x16, scale: f16 per 1x32", EIGHT_TOKENS),
     ];
     for (weight, numbers, choices) in cases {
         let text = format!(

@@ -66,7 +66,11 @@ impl WeightParams {
         // A type without a conversion to f32, or several levels: computed as f32.
         let on_weights =
             plan.scale.folded.is_some() || placed(ScalePlacement::Product).next().is_some();
-        let scale = match (scale, plan.scale.folded) {
+        // Where scales multiply weights, all kinds of parameters have the same groups.
+        let has_groups = |scale: &GroupParams| {
+            plan.scale.folded.is_none_or(|folded| folded.columns == scale.columns)
+        };
+        let scale = match (scale.filter(has_groups), plan.scale.folded) {
             (None, Some(folded)) => Some(GroupParams::computed(ParamKind::Scale, folded.columns)),
             (None, None) if placed(ScalePlacement::Segment).next().is_some() => {
                 Some(GroupParams::computed(ParamKind::Scale, segment))
