@@ -11,7 +11,7 @@ use quantloom_dsl::reference::matmul;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
-use quantloom_runtime::cpu::blocking::Matrix;
+use quantloom_runtime::cpu::blocking::Instruction;
 use quantloom_runtime::cpu::decoder::Decoders;
 use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::op::{Op, Values, ValuesMut, Workspace, bf16, f16};
@@ -225,12 +225,12 @@ fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
     let Some(device) = present(Isa::Avx512Amx) else { return };
     let weight = layer();
     let op = device.prepare(weight.scheme(), &weight).unwrap();
-    let parts = |x| Some(Matrix::SplitBf16 { weight: 2, x });
+    let parts = |x| Some(Instruction::SplitBf16 { weight: 2, x });
     for (tokens, bf16, f16) in [(8, None, None), (9, parts(1), None), (16, parts(1), None)] {
-        assert_eq!(op.blocking(tokens, BF16).matrix, bf16, "{tokens} tokens of bf16");
-        assert_eq!(op.blocking(tokens, F16).matrix, f16, "{tokens} tokens of f16");
+        assert_eq!(op.blocking(tokens, BF16).instruction, bf16, "{tokens} tokens of bf16");
+        assert_eq!(op.blocking(tokens, F16).instruction, f16, "{tokens} tokens of f16");
     }
-    assert_eq!(op.blocking(17, F16).matrix, parts(2));
+    assert_eq!(op.blocking(17, F16).instruction, parts(2));
 }
 
 /// Split into parts, infinity times a weight would be NaN if a part of the weight is 0.

@@ -59,7 +59,7 @@ const CASES: [Case; 5] = [
         kinds: &[GgmlWeights::repack("mxfp4"), GgmlWeights::plain("mxfp4")],
     },
     Case {
-        name: "4 bits, x in 16 bits (ggml: weights in bf16)",
+        name: "4 bits, x rounded to bf16 (ggml: weights in bf16)",
         scheme: ours::W4A16,
         kinds: &[GgmlWeights::plain("bf16")],
     },
@@ -70,12 +70,13 @@ const SHAPES: [(usize, usize); 4] = [(768, 2048), (2048, 2048), (4096, 4096), (1
 /// A burst of one side.
 const BURST: Duration = Duration::from_millis(120);
 
-/// Prints the tables of the shapes that have at most `rows` rows.
+/// Prints the tables whose name has the text `only`, of the shapes that have at most `rows` rows.
 pub fn print(
     ggml: &mut Ggml,
     budget: Duration,
     tokens: &[usize],
     rows: usize,
+    only: &str,
 ) -> Result<(), Box<dyn Error>> {
     println!(
         "{} threads on both sides; {}; bursts of {} ms in turns; ms, median of the rounds [least, most].\n",
@@ -84,7 +85,7 @@ pub fn print(
         BURST.as_millis(),
     );
     let mut ratios = Vec::new();
-    for case in &CASES {
+    for case in CASES.iter().filter(|case| case.name.contains(only)) {
         println!("**{}**\n", case.name);
         println!("| N x K | M | ours | ggml's best | which | ggml over ours |");
         println!("|---|---|---|---|---|---|");

@@ -48,6 +48,9 @@ struct Arguments {
     /// Leave out weights with more rows (ggml)
     #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     rows: usize,
+    /// Only the tables whose heading has this text (ggml)
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    only: String,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -64,9 +67,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments.against {
         Peer::Candle => beside_candle(budget),
         Peer::Ggml => {
-            let Arguments { ggml_bench, m, rows, .. } = arguments;
+            let Arguments { ggml_bench, m, rows, only, .. } = arguments;
             match ggml::Ggml::start(ggml_bench, rayon::current_num_threads())? {
-                Some(mut ggml) => beside_ggml::print(&mut ggml, budget, &m, rows),
+                Some(mut ggml) => beside_ggml::print(&mut ggml, budget, &m, rows, &only),
                 None => Ok(()),
             }
         }

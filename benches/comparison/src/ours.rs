@@ -3,10 +3,11 @@
 use std::error::Error;
 
 use quantloom::dsl::Scheme;
-use quantloom::dsl::format::F32;
+use quantloom::dsl::format::{BF16, F32};
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::weight::CpuWeight;
+use quantloom::runtime::element::bf16;
 use quantloom::runtime::op::{Op as _, Values, ValuesMut, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
@@ -55,6 +56,8 @@ pub fn device() -> CpuDevice {
 /// A place for what a product needs besides the weight.
 pub struct Call {
     x: Vec<f32>,
+    /// x in 16 bits, where the scheme multiplies such tokens.
+    narrow: Option<Vec<bf16>>,
     y: Vec<f32>,
     workspace: Workspace,
 }
@@ -63,14 +66,22 @@ impl Call {
     pub fn new(layer: &PreparedCopies, m: usize) -> Self {
         let Shape { n, k, .. } = layer.copies[0].shape();
         let x = draw::tokens(&layer.scheme, F32, m, k as usize, 0);
-        let x = x.into_iter().map(|x| x as f32).collect();
-        Self { x, y: vec![0.0; m * n as usize], workspace: Workspace::default() }
+        let x: Vec<f32> = x.into_iter().map(|x| x as f32).collect();
+        let listed = layer.scheme.activation_choices().any(|choice| choice.own == BF16);
+        let quantised = layer.scheme.quantiser().is_some();
+        let narrow = (listed && !quantised).then(|| x.iter().map(|x| bf16::from_f32(*x)).collect());
+        Self { x, narrow, y: vec![0.0; m * n as usize], workspace: Workspace::default() }
     }
 
-    /// y = x w^T with one of the copies; x is `f32`, as candle's is, and quantised in the call.
+    /// y = x w^T with one of the copies. x is `f32`, as candle's and ggml's is, and quantised in the call; of
+    /// schemes that multiply x in 16 bits it is bf16 already, which ggml rounds to in its call.
     pub fn multiply(&mut self, weight: &CpuWeight) -> Result<(), Box<dyn Error>> {
         let y = ValuesMut::F32(&mut self.y);
-        weight.matmul_into(0, Values::F32(&self.x), y, &mut self.workspace)?;
+        let x = match &self.narrow {
+            None => Values::F32(&self.x),
+            Some(narrow) => Values::Bf16(narrow),
+        };
+        weight.matmul_into(0, x, y, &mut self.workspace)?;
         std::hint::black_box(&self.y);
         Ok(())
     }

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use quantloom_dsl::reference::{StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, Scheme};
 
-use super::blocking::{Blocking, Matrix};
+use super::blocking::{Blocking, Instruction};
 use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
-use super::native::{NativeWeight, Path};
+use super::native::{Bf16Operand, NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
 use super::queue;
 use super::rows::InputRows;
@@ -21,6 +21,7 @@ use super::tokens::{
 };
 use super::vector::Vector;
 use crate::buffer::{BumpAllocator, BumpReader, bytes_of};
+use crate::element::{Values, bf16};
 use crate::op::ProductError;
 
 /// How x is read and converted.
@@ -48,8 +49,10 @@ pub(super) fn row_bytes(weight: &NativeWeight) -> usize {
 pub(super) fn bytes(blocking: &Blocking, weight: &NativeWeight, threads: usize) -> usize {
     let (tokens, segments) = (blocking.padded, blocking.padded.saturating_mul(blocking.segments));
     let elements = tokens.saturating_mul(weight.columns());
-    let packed: &[usize] = match (blocking.matrix, blocking.path) {
-        (Some(Matrix::SplitBf16 { x, .. }), _) => &[bytes_of::<u16>(elements.saturating_mul(x))],
+    let packed: &[usize] = match (bf16_parts(blocking), blocking.path) {
+        (Some(parts), _) => {
+            &[bytes_of::<u16>(elements.saturating_mul(parts)), bytes_of::<f32>(segments)]
+        }
         (_, Path::Dot) => &[
             // Whole steps of four codes; saturated sizes stay saturated.
             bytes_of::<u32>(elements / 4),
@@ -61,6 +64,15 @@ pub(super) fn bytes(blocking: &Blocking, weight: &NativeWeight, threads: usize) 
         (_, Path::Fma) => &[bytes_of::<f32>(elements), bytes_of::<f32>(segments)],
     };
     packed.iter().fold(threads * row_bytes(weight), |sum, bytes| sum.saturating_add(*bytes))
+}
+
+/// Parts of an element of x where bf16 numbers are multiplied.
+fn bf16_parts(blocking: &Blocking) -> Option<usize> {
+    match blocking.instruction? {
+        Instruction::SplitBf16 { x, .. } => Some(x),
+        Instruction::Bf16Dot(_) => Some(1),
+        Instruction::Bytes => None,
+    }
 }
 
 /// The memory of packed tokens in a workspace.
@@ -78,6 +90,7 @@ pub(super) enum PackedTokens<'a> {
     },
     SplitBf16 {
         x: &'a mut [u16],
+        sums: &'a mut [f32],
         /// Parts of an element.
         parts: usize,
     },
@@ -91,10 +104,12 @@ impl<'a> PackedTokens<'a> {
     ) -> Self {
         let (tokens, segments) = (blocking.padded, blocking.padded * blocking.segments);
         let columns = weight.columns();
-        match (blocking.matrix, blocking.path) {
-            (Some(Matrix::SplitBf16 { x: parts, .. }), _) => {
-                Self::SplitBf16 { x: cut.take(tokens * columns * parts), parts }
-            }
+        match (bf16_parts(blocking), blocking.path) {
+            (Some(parts), _) => Self::SplitBf16 {
+                x: cut.take(tokens * columns * parts),
+                sums: cut.take(segments),
+                parts,
+            },
             (_, Path::Dot) => Self::Codes {
                 x: cut.take(tokens * columns / 4),
                 starts: cut.take(segments),
@@ -117,10 +132,11 @@ impl<'a> PackedTokens<'a> {
         let mut cut = BumpReader::new(lines);
         let (tokens, segments) = (blocking.padded, blocking.padded * blocking.segments);
         let columns = weight.columns();
-        match (blocking.matrix, blocking.path) {
-            (Some(Matrix::SplitBf16 { x: parts, .. }), _) => {
-                Tokens::SplitBf16 { x: cut.take(tokens * columns * parts) }
-            }
+        match (bf16_parts(blocking), blocking.path) {
+            (Some(parts), _) => Tokens::SplitBf16 {
+                x: cut.take(tokens * columns * parts),
+                sums: cut.take(segments),
+            },
             (_, Path::Dot) => Tokens::Codes {
                 x: cut.take(tokens * columns / 4),
                 starts: cut.take(segments),
@@ -140,7 +156,7 @@ impl<'a> PackedTokens<'a> {
                 Tokens::Codes { x, starts, sums, scales, zeros }
             }
             Self::Values { x, sums } => Tokens::Values { x, sums },
-            Self::SplitBf16 { x, .. } => Tokens::SplitBf16 { x },
+            Self::SplitBf16 { x, sums, .. } => Tokens::SplitBf16 { x, sums },
         }
     }
 
@@ -212,23 +228,26 @@ impl<'a> PackedTokens<'a> {
                     queue::each(shares, items, |(at, ((x, sums), rows))| job(at, x, sums, rows));
                 }
             }
-            Self::SplitBf16 { x, parts } => {
+            Self::SplitBf16 { x, sums, parts } => {
                 let (parts, non_finite) = (*parts, &non_finite);
-                let job = |share_at: usize, x: &mut [u16], rows: &mut [[u8; 64]]| {
-                    let (first, columns) = (share_at * share, input.columns);
-                    let out = SplitOut { x, parts, non_finite };
-                    let source = &source;
-                    let pack = PackSplit { source, columns, blocking, first, out, rows };
-                    enter(input.isa, pack);
-                };
+                let job =
+                    |share_at: usize, x: &mut [u16], sums: &mut [f32], rows: &mut [[u8; 64]]| {
+                        let (first, columns) = (share_at * share, input.columns);
+                        let out = SplitOut { x, sums, parts, non_finite };
+                        let source = &source;
+                        let pack = PackSplit { source, columns, blocking, first, out, rows };
+                        enter(input.isa, pack);
+                    };
                 if tile_count <= 1 || threads <= 1 {
-                    job(0, x, rows);
+                    job(0, x, sums, rows);
                 } else {
                     let items = x
                         .chunks_mut(share * native * parts)
+                        .zip(sums.chunks_mut(share * segments))
                         .zip(rows.chunks_mut(each.max(1)))
                         .enumerate();
-                    queue::each(shares, items, |(at, (x, rows))| job(at, x, rows));
+                    let work = |(at, ((x, sums), rows))| job(at, x, sums, rows);
+                    queue::each(shares, items, work);
                 }
             }
         }
@@ -316,6 +335,17 @@ impl<'a> RowSource<'a> {
         let at = row.iter().position(|value| !value.is_finite()).unwrap_or(0);
         self.refused.fetch_min(token * self.k + at, Ordering::Relaxed);
         false
+    }
+
+    /// A row that is multiplied as it is given, in bf16 and in native order.
+    fn bf16_row(&self, token: usize, columns: Columns<'_>) -> Option<&'a [bf16]> {
+        let as_given = matches!(self.conversion, RowConversion::Given)
+            && self.x.factors.is_empty()
+            && columns.order.is_none();
+        match self.x.x {
+            Values::Bf16(x) if as_given => Some(&x[self.x.row(token) * self.k..][..self.k]),
+            _ => None,
+        }
     }
 
     /// The codes of a row; returns its zero point. `scales` has one scale for each `columns` columns,
@@ -543,6 +573,7 @@ impl Vectorised for PackValues<'_, '_> {
 
 struct SplitOut<'a> {
     x: &'a mut [u16],
+    sums: &'a mut [f32],
     /// Parts of an element.
     parts: usize,
     /// Whether some value is not finite.
@@ -564,7 +595,12 @@ impl Vectorised for PackSplit<'_, '_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { source, columns, blocking, first, out, rows } = self;
-        let SplitOut { x, parts, non_finite } = out;
+        let SplitOut { x, sums, parts, non_finite } = out;
+        let of_x = match blocking.instruction {
+            Some(Instruction::Bf16Dot(Bf16Operand::Code { corrected, .. })) => corrected,
+            _ => false,
+        };
+        let segments = blocking.segments;
         let mut cut = BumpAllocator::new(rows);
         let row: &mut [f32] = cut.take(columns.given);
         let ordered: &mut [f32] = cut.take(columns.native);
@@ -573,10 +609,23 @@ impl Vectorised for PackSplit<'_, '_> {
         let mine =
             blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
         for tile in mine {
-            let x = &mut x[(tile.first - first) * each..][..tile.size * each];
+            let begin = tile.first - first;
+            let x = &mut x[begin * each..][..tile.size * each];
             for m in 0..tile.size {
                 let token = tile.first + m;
-                if token < blocking.tokens {
+                let known = token < blocking.tokens;
+                if known
+                    && !of_x
+                    && parts == 1
+                    && let Some(row) = source.bf16_row(token, columns)
+                {
+                    if !split_bf16::finite(row) {
+                        non_finite.store(true, Ordering::Relaxed);
+                    }
+                    split_bf16::place_bf16(row, m, tile.size, blocking.together, x);
+                    continue;
+                }
+                if known {
                     source.values(token, row, &mut ordered[..columns.given]);
                     // The exponent bits of infinities and NaNs are all ones.
                     let largest =
@@ -587,6 +636,11 @@ impl Vectorised for PackSplit<'_, '_> {
                     columns.gather(row, 0.0, ordered);
                 } else {
                     ordered.fill(0.0);
+                }
+                if of_x {
+                    for (segment, sum) in segment_sums_f32(ordered, blocking.segment).enumerate() {
+                        sums[begin * segments + segment * tile.size + m] = sum;
+                    }
                 }
                 split_bf16::place(ordered, m, tile.size, blocking.together, parts, x);
             }

@@ -1,18 +1,18 @@
-//! AVX-512 with VNNI: a vector is one zmm register.
+//! AVX-512 with VNNI, and with AVX512_BF16: a vector is one zmm register.
 
 use std::arch::x86_64::*;
 
-use super::vector::{Tiling, Vector};
+use super::vector::{Bf16Vector, Tiling, Vector};
 
-/// One zmm register.
+/// One zmm register; `BF16` where the CPU has AVX512_BF16, too.
 ///
 /// Every operation needs the CPU features that [`super::isa::enter`] checks before it passes this
 /// type on; that is the SAFETY of each operation.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Avx512(__m512i);
+pub(super) struct Avx512<const BF16: bool>(__m512i);
 
-impl Avx512 {
+impl<const BF16: bool> Avx512<BF16> {
     #[inline(always)]
     fn f32(self) -> __m512 {
         // SAFETY: see the type.
@@ -34,7 +34,7 @@ macro_rules! op {
     };
 }
 
-impl Vector for Avx512 {
+impl<const BF16: bool> Vector for Avx512<BF16> {
     // Integers: 12 sums, their 12 in f32, two operands, a token: 27 of 32 registers; 12 chains with
     // a latency of 5 keep both ports busy. f32: 24 sums, two operands, a token.
     const TILING: Tiling = Tiling {
@@ -167,5 +167,49 @@ impl Vector for Avx512 {
     fn prefetch(address: *const u8) {
         // SAFETY: see the type; a prefetch of any address is harmless.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}
+
+impl Avx512<true> {
+    #[inline(always)]
+    fn bf16(self) -> __m512bh {
+        // SAFETY: both are 64 bytes, and all bits are numbers.
+        unsafe { std::mem::transmute(self.0) }
+    }
+}
+
+impl Bf16Vector for Avx512<true> {
+    type Table = [Self; 2];
+
+    #[inline(always)]
+    fn table(numbers: &[u16; 64]) -> [Self; 2] {
+        let (halves, _) = numbers.as_chunks::<32>();
+        // SAFETY: see the type; each half has 64 bytes.
+        unsafe {
+            [
+                Self(_mm512_loadu_si512(halves[0].as_ptr().cast())),
+                Self(_mm512_loadu_si512(halves[1].as_ptr().cast())),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn pairs(self, [low, high]: [Self; 2]) -> [Self; 2] {
+        // Two bytes of each lane as two words; a byte of -1 selects 0.
+        // SAFETY: see the type.
+        let words = |order: i32| unsafe {
+            let order = _mm512_add_epi32(
+                _mm512_set1_epi32(order),
+                _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0004_0004, 0x0008_0008, 0x000c_000c)),
+            );
+            let words = _mm512_shuffle_epi8(self.0, order);
+            Self(_mm512_permutex2var_epi16(low.0, words, high.0))
+        };
+        // Bit 7 of an order's byte survives additions of up to 12.
+        [words(0x8001_8000_u32 as i32), words(0x8003_8002_u32 as i32)]
+    }
+    #[inline(always)]
+    fn dot_bf16(self, numbers: Self, x: Self) -> Self {
+        // SAFETY: see the type.
+        unsafe { Self::of(_mm512_dpbf16_ps(self.f32(), numbers.bf16(), x.bf16())) }
     }
 }

@@ -9,14 +9,15 @@
 use super::amx::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::amx::bytes::{STEP as BYTES_STEP, takes as takes_bytes};
-use super::dot_row::streams;
+use super::bf16_dot;
 use super::groups::{common_columns, segment};
 use super::isa::Isa;
 use super::kernels::CHUNK;
-use super::native::{NativeWeight, Path};
+use super::native::{Bf16Operand, NativeWeight, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 use super::split_bf16;
+use super::streams::streams;
 use super::tokens::{Tile, padded, tiles};
 use crate::accumulation::Sums;
 use crate::buffer::bytes_of;
@@ -52,8 +53,9 @@ pub struct Blocking {
     pub padded: usize,
     /// Whether panels are decoded on the fly.
     pub fused: bool,
-    /// The matrix instructions that multiply whole blocks, if any; then every tile is whole.
-    pub matrix: Option<Matrix>,
+    /// The instructions that multiply, if they are not those of [`super::tile`] and of products of few
+    /// tokens.
+    pub instruction: Option<Instruction>,
     /// Tokens of the largest tile.
     pub tile: usize,
     /// Panels of a tile, or panels that are read in parallel streams.
@@ -96,35 +98,45 @@ impl Blocking {
             Some(columns) => segment(columns, most, path),
             None => weight.group().min(most),
         };
-        let fused_panels = match path {
-            Path::Dot => streams(tokens),
-            Path::Fma => 1,
+        let instruction = Instruction::of(weight, path, isa, segment, tokens, x_parts)
+            .filter(|instruction| !fused || instruction.decodes_on_the_fly(weight));
+        let fused_panels = match (path, instruction) {
+            (Path::Fma, None) => 1,
+            _ => streams(tokens),
         };
-        let tile = if fused { fused_tile(tokens) } else { tile };
-        let matrix =
-            if fused { None } else { Matrix::of(weight, path, isa, segment, tokens, x_parts) };
-        let tile = matrix.map_or(tile, Matrix::tokens);
-        let (segment, panels, block) = match matrix {
-            Some(Matrix::SplitBf16 { weight, x }) => {
-                (CHUNK, Matrix::PANELS, Matrix::block(weight, x))
+        let tile = match instruction {
+            _ if fused => fused_tile(tokens),
+            Some(instruction) => instruction.tokens(),
+            None => tile,
+        };
+        let (segment, panels, block) = match instruction {
+            Some(Instruction::SplitBf16 { weight, x }) => {
+                (CHUNK, Instruction::PANELS, Instruction::block(weight, x))
+            }
+            Some(Instruction::Bf16Dot(operand)) => {
+                let scaled = matches!(operand, Bf16Operand::Code { .. });
+                (if scaled { segment } else { CHUNK }, bf16_dot::PANELS, bf16_dot::BLOCK)
             }
             _ => (segment, panels, block),
         };
         Self {
             path,
             tokens,
-            padded: match (fused, matrix) {
-                (true, _) => tile.min(tokens * tile),
-                (false, Some(_)) => tokens.checked_next_multiple_of(tile).unwrap_or(usize::MAX),
-                (false, None) => padded(tokens, tile),
+            padded: match instruction {
+                _ if fused => tile.min(tokens * tile),
+                Some(instruction) if instruction.whole_tiles() => {
+                    tokens.checked_next_multiple_of(tile).unwrap_or(usize::MAX)
+                }
+                _ => padded(tokens, tile),
             },
             fused,
-            matrix,
+            instruction,
             tile,
             panels: if fused { fused_panels } else { panels },
-            together: match matrix {
+            together: match instruction {
+                Some(Instruction::Bf16Dot(_)) if fused => 2,
                 _ if fused => 4,
-                Some(matrix) => matrix.columns(),
+                Some(instruction) => instruction.columns(),
                 None => tiling.dot_columns,
             },
             segment,
@@ -143,10 +155,10 @@ impl Blocking {
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
         let fused = self.fused && self.tokens > 0;
         let one = fused.then_some(Tile { first: 0, size: self.tile });
-        let tokens = match (self.fused, self.matrix) {
-            (true, _) => 0,
-            (false, Some(_)) => self.padded,
-            (false, None) => self.tokens,
+        let tokens = match self.instruction {
+            _ if self.fused => 0,
+            Some(instruction) if instruction.whole_tiles() => self.padded,
+            _ => self.tokens,
         };
         one.into_iter().chain(tiles(tokens, self.tile))
     }
@@ -157,42 +169,58 @@ impl Blocking {
             return bytes_of::<[f32; 16]>(self.tile * self.panels);
         }
         let sums = bytes_of::<[f32; 16]>(self.padded.saturating_mul(self.panels));
-        let decoded = match (self.matrix, self.path) {
-            (Some(Matrix::SplitBf16 { weight, .. }), _) => {
+        let scales = bytes_of::<[f32; 16]>(self.block / self.segment * self.panels);
+        let decoded = match (self.instruction, self.path) {
+            (Some(Instruction::Bf16Dot(_)), _) => {
+                bytes_of::<[f32; 16]>(self.block)
+                    + bytes_of::<[u8; 64]>(split_bf16::lines(self.block, 1, self.panels))
+                    + 2 * scales
+            }
+            (Some(Instruction::SplitBf16 { weight, .. }), _) => {
                 bytes_of::<[f32; 16]>(self.block)
                     + bytes_of::<[u8; 64]>(split_bf16::lines(self.block, weight, self.panels))
             }
-            (_, Path::Dot) => {
-                bytes_of::<[u8; 64]>(self.block / 4 * self.panels)
-                    + bytes_of::<[f32; 16]>(self.block / self.segment * self.panels)
-            }
+            (_, Path::Dot) => bytes_of::<[u8; 64]>(self.block / 4 * self.panels) + scales,
             (_, Path::Fma) => bytes_of::<[f32; 16]>(self.block * self.panels),
         };
         sums.saturating_add(decoded)
     }
 }
 
-/// The matrix instructions that multiply whole blocks.
+/// Instructions that are not those of an instruction set's tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matrix {
-    /// Codes as bytes times codes of x; scaled segment by segment.
+pub enum Instruction {
+    /// Matrix instructions: codes as bytes times codes of x; scaled segment by segment.
     Bytes,
-    /// Weights and x, split into bf16 parts.
+    /// Matrix instructions: weights and x, split into bf16 parts.
     SplitBf16 {
         /// Parts of a weight.
         weight: usize,
         /// Parts of an element of x.
         x: usize,
     },
+    /// Dot products of pairs of bf16 numbers ([`bf16_dot`]).
+    Bf16Dot(Bf16Operand),
+}
+
+impl Instruction {
+    /// Whether products of few tokens decode panels on the fly for these instructions, too.
+    fn decodes_on_the_fly(self, weight: &NativeWeight) -> bool {
+        matches!(self, Self::Bf16Dot(_)) && weight.bf16_table().is_some()
+    }
+
+    /// Whether all tiles have the same number of tokens, so that the last one is padded.
+    fn whole_tiles(self) -> bool {
+        !matches!(self, Self::Bf16Dot(_))
+    }
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-impl Matrix {
+impl Instruction {
     /// Panels of a tile of bf16 parts.
     const PANELS: usize = bf16::PANELS;
 
-    /// The matrix instructions for a product of `tokens` tokens on an instruction set, if there are
-    /// any.
+    /// The instructions for a product of `tokens` tokens on an instruction set, if there are any.
     fn of(
         weight: &NativeWeight,
         path: Path,
@@ -201,6 +229,10 @@ impl Matrix {
         tokens: usize,
         x: Option<usize>,
     ) -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(operand) = weight.bf16_operand() {
+            return (x == Some(1)).then_some(Self::Bf16Dot(operand));
+        }
         if isa != bf16::ISA {
             return None;
         }
@@ -215,7 +247,10 @@ impl Matrix {
 
     /// Tokens of a tile.
     fn tokens(self) -> usize {
-        bf16::TOKENS
+        match self {
+            Self::Bytes | Self::SplitBf16 { .. } => bf16::TOKENS,
+            Self::Bf16Dot(_) => bf16_dot::TOKENS,
+        }
     }
 
     /// Columns of a step.
@@ -223,6 +258,7 @@ impl Matrix {
         match self {
             Self::Bytes => BYTES_STEP,
             Self::SplitBf16 { .. } => bf16::STEP,
+            Self::Bf16Dot(_) => bf16_dot::STEP,
         }
     }
 
@@ -236,12 +272,13 @@ impl Matrix {
         match self {
             Self::Bytes => Sums::Integer,
             Self::SplitBf16 { .. } => bf16::SUMS,
+            Self::Bf16Dot(_) => Sums::SplitBf16,
         }
     }
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-impl Matrix {
+impl Instruction {
     /// Panels of a tile of bf16 parts.
     const PANELS: usize = 1;
 

@@ -12,6 +12,7 @@
 use quantloom_dsl::Code;
 use quantloom_dsl::format::Number;
 
+use super::bf16_row::{self, Bf16Row, Bf16Table};
 use super::dot_row::{self, DotRow};
 use super::isa::Isa;
 use super::kernels::{self, FmaRow, Segment};
@@ -76,6 +77,17 @@ pub trait DynDecoder: Send + Sync {
     fn dot_row(&self, isa: Isa, row: DotRow<'_>, sums: &mut [[f32; 16]]);
     /// A panel times few tokens in `f32`; decoded weights are not stored.
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]);
+    /// Decodes a segment of a panel to bf16 numbers, as every second step of `out`. Codes have at most
+    /// [`MOST_BITS`](bf16_row::MOST_BITS), and the instruction set has dot products of bf16 numbers.
+    fn decode_bf16(
+        &self,
+        isa: Isa,
+        planes: &[[u8; 64]],
+        table: &Bf16Table,
+        out: &mut [[[u8; 64]; 16]],
+    );
+    /// Some panels times few tokens with dot products of bf16 numbers; as [`Self::decode_bf16`].
+    fn bf16_row(&self, isa: Isa, row: Bf16Row<'_>, sums: &mut [[f32; 16]]);
 }
 
 impl<F: CodeDecoder> DynDecoder for F {
@@ -110,6 +122,26 @@ impl<F: CodeDecoder> DynDecoder for F {
     }
     fn fma_row(&self, isa: Isa, row: FmaRow<'_>, sums: &mut [[f32; 16]]) {
         kernels::fma_row(self, isa, row, sums);
+    }
+    fn decode_bf16(
+        &self,
+        isa: Isa,
+        planes: &[[u8; 64]],
+        table: &Bf16Table,
+        out: &mut [[[u8; 64]; 16]],
+    ) {
+        if const { F::BITS <= bf16_row::MOST_BITS } {
+            bf16_row::steps(self, isa, (planes, table), out);
+        } else {
+            debug_assert!(false, "{} is too wide for a table of bf16 numbers", F::NAME);
+        }
+    }
+    fn bf16_row(&self, isa: Isa, row: Bf16Row<'_>, sums: &mut [[f32; 16]]) {
+        if const { F::BITS <= bf16_row::MOST_BITS } {
+            bf16_row::bf16_row(self, isa, row, sums);
+        } else {
+            debug_assert!(false, "{} is too wide for a table of bf16 numbers", F::NAME);
+        }
     }
 }
 

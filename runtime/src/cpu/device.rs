@@ -5,6 +5,7 @@ use std::fmt;
 use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::{Code, Scheme};
 
+use super::bf16_dot;
 use super::decoder::{BUILT_IN, Decoder, Decoders, DynDecoder, LutDecoder};
 use super::experts::CpuExperts;
 use super::isa::{Isa, UnsupportedIsa};
@@ -19,18 +20,23 @@ use crate::weight_data::WeightData;
 #[derive(Clone, Copy)]
 pub struct CpuDevice {
     isa: Isa,
+    bf16_dot: bool,
     decoders: Decoders,
 }
 
 impl CpuDevice {
     /// The CPU with its best instruction set.
     pub fn best() -> Self {
-        Self { isa: Isa::best(), decoders: &[] }
+        Self::with(Isa::best())
     }
 
     /// The CPU in plain Rust.
     pub fn portable() -> Self {
-        Self { isa: Isa::Portable, decoders: &[] }
+        Self::with(Isa::Portable)
+    }
+
+    fn with(isa: Isa) -> Self {
+        Self { isa, bf16_dot: isa == Isa::Avx512Bf16 && bf16_dot::pays(), decoders: &[] }
     }
 
     /// The CPU with an instruction set.
@@ -39,7 +45,20 @@ impl CpuDevice {
     /// What this machine lacks for it.
     pub fn of(isa: Isa) -> Result<Self, UnsupportedIsa> {
         isa.check()?;
-        Ok(Self { isa, decoders: &[] })
+        Ok(Self::with(isa))
+    }
+
+    /// The same device, which multiplies x in bf16 by dot products of bf16 numbers, or does not. Without
+    /// this call it does where a table of processors says that they are faster than products in `f32`. Only
+    /// [`Isa::Avx512Bf16`] has such products; other instruction sets ignore the choice.
+    #[must_use]
+    pub fn with_bf16_dot(self, bf16_dot: bool) -> Self {
+        Self { bf16_dot: bf16_dot && self.isa == Isa::Avx512Bf16, ..self }
+    }
+
+    /// Whether x in bf16 is multiplied by dot products of bf16 numbers.
+    pub fn bf16_dot(self) -> bool {
+        self.bf16_dot
     }
 
     /// The same device with the decoders of these code types, for schemes that bring none along.

@@ -7,7 +7,8 @@
 use super::decoder::CodeDecoder;
 use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
-use super::kernels::{AHEAD, CHUNK, Panel, PanelScales, look_up};
+use super::kernels::{CHUNK, Panel, look_up};
+use super::streams::{chunks_ahead, prefetch_codes, streams};
 use super::tile::{DotTokens, each};
 use super::vector::Vector;
 
@@ -30,21 +31,6 @@ pub struct DotRow<'a> {
     /// The integers of codes, if they are none themselves.
     pub table: Option<&'a [u8; 16]>,
 }
-
-/// Panels that an integer product of few tokens reads in parallel. A core reads several streams
-/// faster than one: while one stream waits for its prefetcher at a page boundary, the others
-/// proceed. Four were as good as eight (docs/performance/cpu.md). With more tokens, registers and
-/// time are needed for the tokens.
-pub const fn streams(tokens: usize) -> usize {
-    match tokens {
-        ..=2 => MOST_STREAMS,
-        3..=4 => 2,
-        _ => 1,
-    }
-}
-
-/// The maximum of [`streams`].
-pub const MOST_STREAMS: usize = 4;
 
 struct Dot<'a, F> {
     decoder: &'a F,
@@ -210,11 +196,11 @@ fn chunks<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize
                 parts[m][0] = V::splat(starts[m] as u32);
             });
             let group = at * segment / groups.columns;
-            let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
+            let ahead = chunks_ahead(I::BITS) * CHUNK / groups.columns;
             groups.scales.prefetch::<V, P>(group + ahead);
             let chunks = planes[at * lines..].chunks_exact(I::BITS);
             for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
-                prefetch_codes::<V, I, P>(planes, chunk);
+                prefetch_codes::<V, P>(I::BITS, planes, chunk);
                 let codes: [V; 8] = integers.of(chunk);
                 each!(q in [0 1 2 3 4 5 6 7] {
                     each!(m in M {
@@ -253,10 +239,10 @@ fn half_chunks<V: Vector, I: Integers, const M: usize, const P: usize>(
     for (at, (x, starts)) in x.iter().zip(starts).enumerate() {
         for (Panel { planes, groups }, totals) in panels.iter().zip(&mut totals) {
             let group = at * CHUNK / groups.columns;
-            let ahead = chunks_ahead::<I>() * CHUNK / groups.columns;
+            let ahead = chunks_ahead(I::BITS) * CHUNK / groups.columns;
             groups.scales.prefetch::<V, P>(group + ahead);
             let chunk = &planes[at * I::BITS..][..I::BITS];
-            prefetch_codes::<V, I, P>(planes, chunk);
+            prefetch_codes::<V, P>(I::BITS, planes, chunk);
             let codes: [V; 8] = integers.of(chunk);
             each!(half in [0 1] {
                 let mut parts = [V::splat(0); M];
@@ -299,64 +285,5 @@ fn add_scaled<V: Vector, const M: usize>(
                 totals[m] = parts[m].to_f32().mul_f32(of_x).fma_f32(scale, totals[m]);
             });
         }
-    }
-}
-
-/// Prefetch distance of codes in chunks.
-const fn chunks_ahead<I: Integers>() -> usize {
-    AHEAD / (64 * I::BITS)
-}
-
-/// Prefetches codes of the stream that a chunk is of.
-#[inline(always)]
-fn prefetch_codes<V: Vector, I: Integers, const P: usize>(planes: &[[u8; 64]], chunk: &[[u8; 64]]) {
-    let ahead = chunk.as_ptr().wrapping_add(chunks_ahead::<I>() * I::BITS);
-    let ahead = in_stream::<_, P>(planes, ahead);
-    for line in 0..I::BITS {
-        V::prefetch(ahead.wrapping_add(line).cast());
-    }
-}
-
-impl PanelScales<'_> {
-    /// Prefetches the scales of a group; past the end, those of the next panel of the stream.
-    #[inline(always)]
-    fn prefetch<V: Vector, const P: usize>(self, group: usize) {
-        V::prefetch(match self {
-            Self::Bf16(rows) | Self::F16(rows) => {
-                in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast()
-            }
-            Self::F32(rows) => in_stream::<_, P>(rows, rows.as_ptr().wrapping_add(group)).cast(),
-        });
-    }
-}
-
-/// The prefetch address `at` of a stream that reads the codes or scales of `panel`: past the end it
-/// continues in panel P further on, since the panels between belong to other streams. The panel
-/// after a batch belongs to another thread, so this prefetch is wasted.
-#[inline(always)]
-fn in_stream<T, const P: usize>(panel: &[T], at: *const T) -> *const T {
-    if at < panel.as_ptr_range().end { at } else { at.wrapping_add((P - 1) * panel.len()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::in_stream;
-
-    #[test]
-    fn streams_go_on_in_panels_of_their_own() {
-        // Panels of 10 lines, four streams: the first continues from line 9 at 40, the second from
-        // 19 at 50.
-        let lines: Vec<u16> = (0..60).collect();
-        let places = |stream: usize| {
-            let panel = &lines[10 * stream..][..10];
-            [8, 9, 10, 11].map(|at| {
-                let address = in_stream::<_, 4>(panel, panel.as_ptr().wrapping_add(at));
-                (address.addr() - lines.as_ptr().addr()) / size_of::<u16>()
-            })
-        };
-        assert_eq!(places(0), [8, 9, 40, 41]);
-        assert_eq!(places(1), [18, 19, 50, 51]);
-        let past = lines.as_ptr().wrapping_add(70);
-        assert_eq!(in_stream::<_, 1>(&lines, past), past);
     }
 }

@@ -8,11 +8,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blocking::Blocking;
-use super::dot_row::MOST_STREAMS;
 use super::isa::Vectorised;
 use super::kernels::Groups;
 use super::native::{PANEL, Rows};
 use super::product::CpuProduct;
+use super::streams::MOST_STREAMS;
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
 use crate::element::{ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};

@@ -8,7 +8,7 @@ use std::fmt;
 
 #[cfg(target_arch = "aarch64")]
 use super::neon::{self, Neon};
-use super::vector::{Portable, Tiling, Vector};
+use super::vector::{Bf16Vector, Portable, Tiling, Vector};
 
 /// An instruction set that products are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -205,6 +205,30 @@ pub(crate) fn enter<K: Vectorised>(isa: Isa, kernel: K) -> K::Out {
     }
 }
 
+/// Code that is compiled for instruction sets with dot products of bf16 numbers; see [`Vectorised`].
+pub(crate) trait Bf16Vectorised {
+    /// Runs the code.
+    fn run<V: Bf16Vector>(self);
+}
+
+/// Runs a kernel with the vectors of an instruction set that has dot products of bf16 numbers.
+///
+/// # Panics
+/// If the instruction set is another one, or absent.
+pub(crate) fn enter_bf16<K: Bf16Vectorised>(isa: Isa, kernel: K) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if present(isa) => {
+            // SAFETY: `present` has found every feature that the function enables.
+            unsafe { enter_avx512_bf16(kernel) }
+        }
+        _ => {
+            drop(kernel);
+            unreachable!("{isa} has no dot products of bf16 numbers")
+        }
+    }
+}
+
 /// [`Isa::check`]; the standard library caches the CPU's features.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn present(isa: Isa) -> bool {
@@ -216,7 +240,15 @@ fn present(isa: Isa) -> bool {
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c,bmi1,bmi2"
 )]
 fn enter_avx512<K: Vectorised>(kernel: K) -> K::Out {
-    kernel.run::<super::avx512::Avx512>()
+    kernel.run::<super::avx512::Avx512<false>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c,bmi1,bmi2"
+)]
+fn enter_avx512_bf16<K: Bf16Vectorised>(kernel: K) {
+    kernel.run::<super::avx512::Avx512<true>>();
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -13,6 +13,8 @@
 //! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
 
 pub(crate) mod activation;
+mod bf16_dot;
+pub mod bf16_row;
 pub mod blocking;
 pub mod decoder;
 mod device;
@@ -29,6 +31,7 @@ mod queue;
 mod rows;
 pub mod select;
 pub mod split_bf16;
+pub mod streams;
 mod team;
 pub mod tile;
 pub mod tokens;

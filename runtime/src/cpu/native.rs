@@ -13,9 +13,10 @@
 //! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
 //! padded; x is permuted in the same way.
 
-use quantloom_dsl::{TableIntegers, ZeroPointCorrection};
+use quantloom_dsl::{TableIntegers, WeightCode, ZeroPointCorrection};
 use rayon::prelude::*;
 
+use super::bf16_row::{Bf16Table, MOST_BITS};
 use super::decoder::{StoredCode, planes, stored_code};
 use super::groups::{ExpertColumns, arrange};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
@@ -23,6 +24,7 @@ use super::split_bf16::{self, PartCounter};
 use super::tokens::Columns;
 use crate::buffer::{AlignedBuffer, SharedLines};
 use crate::column_order::NO_COLUMN;
+use crate::element::f32_to_bf16;
 use crate::float_mode::standard;
 use crate::unpacked::Unpacked;
 
@@ -36,6 +38,20 @@ pub enum Path {
     Dot,
     /// `f32` multiply-adds.
     Fma,
+}
+
+/// The one bf16 number that a weight is in dot products of bf16 numbers (`super::bf16_dot`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bf16Operand {
+    /// The weight without its factor: its scale is in it.
+    Weight,
+    /// The value of its code; scales multiply the sums of segments.
+    Code {
+        /// This is subtracted from the value that a decoder gives.
+        offset: i32,
+        /// Whether groups have a correction, which multiplies the sum of x.
+        corrected: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +91,11 @@ pub struct NativeWeight {
     offset: i32,
     /// bf16 parts of a weight without its factor: see [`split_bf16`].
     parts: Option<usize>,
+    /// The operand of dot products of bf16 numbers, where the device has them and weights or codes are such
+    /// numbers.
+    bf16_operand: Option<Bf16Operand>,
+    /// The bf16 numbers of its codes, if they are so narrow.
+    bf16_table: Option<Box<Bf16Table>>,
     /// Columns of a group of x.
     x_group: Option<usize>,
     /// The unsigned integers of codes that are none themselves, in integer products.
@@ -123,6 +144,8 @@ impl NativeWeight {
             order: None,
             offset: stored.offset + scheme.weight.offset + of_table,
             parts: None,
+            bf16_operand: None,
+            bf16_table: None,
             x_group,
             table,
         };
@@ -187,6 +210,21 @@ impl NativeWeight {
         self.parts
     }
 
+    /// The operand of dot products of bf16 numbers, if the weight has one.
+    pub fn bf16_operand(&self) -> Option<Bf16Operand> {
+        self.bf16_operand
+    }
+
+    /// The bf16 numbers of codes, where those are the operand and a table holds them.
+    pub(super) fn bf16_table(&self) -> Option<&Bf16Table> {
+        self.bf16_table.as_deref()
+    }
+
+    /// Multiplies without dot products of bf16 numbers.
+    pub(super) fn without_bf16_dot(self) -> Self {
+        Self { bf16_operand: None, bf16_table: None, ..self }
+    }
+
     /// Bits of a stored code.
     pub fn bits(&self) -> usize {
         self.bits
@@ -206,7 +244,7 @@ impl NativeWeight {
     pub(super) fn blocks_alike(&self, other: &Self) -> bool {
         let sizes =
             |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts, of.x_group);
-        sizes(self) == sizes(other)
+        sizes(self) == sizes(other) && self.bf16_operand == other.bf16_operand
     }
 
     /// Whether both read the same packed tokens.
@@ -276,10 +314,11 @@ impl NativeWeight {
         let scheme = weight.scheme();
         let counter = PartCounter::new(&scheme.weight.code, scheme.weight.offset);
         let rows_of_16 = scales.par_iter_mut().zip(&mut adds).enumerate();
+        // Parts, and whether the offset is the only correction.
         let part = |(at, (scales, adds)): (usize, (&mut [f32; PANEL], &mut [f32; PANEL]))| {
             let (expert, panel, group) = (at / rows, at % rows / groups, at % groups);
-            let mut most = 1;
-            let Some(k) = arranged[expert].source[group] else { return most };
+            let (mut most, mut constant) = (1, true);
+            let Some(k) = arranged[expert].source[group] else { return (most, constant) };
             for (row, (scale, add)) in scales.iter_mut().zip(adds).enumerate() {
                 let n = (panel * PANEL + row) as u64;
                 if n < shape.n {
@@ -287,17 +326,54 @@ impl NativeWeight {
                     *scale = part.scale as f32;
                     *add = correction.value(part.scale, part.zero, part.shift) as f32;
                     most = most.max(counter.parts(&part).unwrap_or(usize::MAX));
+                    constant &= part.zero == 0.0 && part.shift == 0.0;
                 }
             }
-            most
+            (most, constant)
         };
         let parts = rows_of_16.map(|item| standard(|| part(item)));
         // Not `try_reduce`, which would skip the rest of the scales.
-        self.parts = parts.max().filter(|most| *most <= split_bf16::MOST);
+        let both = |a: (usize, bool), b: (usize, bool)| (a.0.max(b.0), a.1 && b.1);
+        let (most, constant) = parts.reduce(|| (1, true), both);
+        self.parts = (most <= split_bf16::MOST).then_some(most);
         if adds.iter().flatten().any(|add| *add != 0.0) {
             self.add = Some(adds);
         }
+        if path == Path::Fma {
+            self.set_bf16_operand(&scheme.weight, constant);
+        }
         self.scales = narrowest(scales);
+    }
+
+    /// Chooses the operand of dot products of bf16 numbers. The offset is the only correction of groups if
+    /// `constant`.
+    fn set_bf16_operand(&mut self, weight: &WeightCode, constant: bool) {
+        let code = &weight.code;
+        let of_weight = (self.parts == Some(1)).then_some(Bf16Operand::Weight);
+        let of_code = if constant && PartCounter::new(code, weight.offset).one_part() {
+            Some(Bf16Operand::Code { offset: self.offset, corrected: false })
+        } else if !code.is_float() || PartCounter::new(code, 0).one_part() {
+            // Stored integers are below 2^8.
+            Some(Bf16Operand::Code { offset: 0, corrected: self.add.is_some() })
+        } else {
+            None
+        };
+        // Scales multiply the sums of whole steps.
+        let steps = self.groups == 1 || self.group.is_multiple_of(CHUNK);
+        let of_code = of_code.filter(|_| steps);
+        // A table is decoded faster than weights with their scales.
+        let narrow = self.bits <= MOST_BITS;
+        self.bf16_operand = if narrow { of_code.or(of_weight) } else { of_weight.or(of_code) };
+        let Some(Bf16Operand::Code { offset, .. }) = self.bf16_operand.filter(|_| narrow) else {
+            return;
+        };
+        let StoredCode { flip, offset: stored } = stored_code(code);
+        let mut table = Box::new([0; 1 << MOST_BITS]);
+        for (at, number) in (0u32..1 << code.bits()).zip(table.iter_mut()) {
+            let value = code.decode(at ^ u32::from(flip)) + f64::from(stored - offset);
+            *number = f32_to_bf16(value as f32);
+        }
+        self.bf16_table = Some(table);
     }
 
     /// Computes the row parameters.

@@ -10,20 +10,20 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::{self, bf16};
-use super::blocking::Blocking;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use super::blocking::Matrix;
+use super::bf16_dot::{self, Bf16Block, SegmentScales};
+use super::bf16_row::Bf16Row;
+use super::blocking::{Blocking, Instruction};
 use super::decoder::DynDecoder;
-use super::dot_row::{DotRow, MOST_STREAMS};
+use super::dot_row::DotRow;
 use super::epilogue::{Epilogue, OutputWriter};
 use super::isa::{Isa, Vectorised, enter};
-use super::kernels::{CHUNK, FmaRow, Panel, PanelScales, Segment};
-use super::native::{NativeWeight, PANEL};
+use super::kernels::{CHUNK, FmaRow, Groups, Panel, PanelScales, Segment};
+use super::native::{Bf16Operand, NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 use super::queue;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::split_bf16;
+use super::streams::MOST_STREAMS;
 use super::tile::{DotBlock, DotTokens, TileSums};
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
@@ -105,7 +105,22 @@ impl CpuProduct<'_> {
                 let row = FmaRow { panel: panels[0], segment, tokens, x, sums: x_sums };
                 self.decoder.fma_row(self.isa, row, sums);
             }
-            Tokens::SplitBf16 { .. } => debug_assert!(false, "bf16 parts are multiplied in blocks"),
+            Tokens::SplitBf16 { x, sums: x_sums } => {
+                let operand = match self.blocking.instruction {
+                    Some(Instruction::Bf16Dot(operand)) => Some(operand),
+                    _ => None,
+                };
+                let Some((Bf16Operand::Code { corrected, .. }, table)) =
+                    operand.zip(self.weight.bf16_table())
+                else {
+                    debug_assert!(false, "bf16 parts are multiplied in blocks");
+                    return;
+                };
+                let x_sums = if corrected { x_sums } else { &[] };
+                let panels = &panels[..streams];
+                let row = Bf16Row { panels, segment, tokens, x, sums: x_sums, table };
+                self.decoder.bf16_row(self.isa, row, sums);
+            }
         }
         enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
     }
@@ -156,7 +171,12 @@ impl CpuProduct<'_> {
                     enter(self.isa, FmaTiles::<P> { blocking, columns, start, weights, x, sums });
                 }
             }
-            Tokens::SplitBf16 { x } => self.parts::<P>(first, here, x, sums, cut),
+            Tokens::SplitBf16 { x, sums: x_sums } => match self.blocking.instruction {
+                Some(Instruction::Bf16Dot(operand)) => {
+                    self.bf16_dot(operand, (first, here), (x, x_sums), sums, cut);
+                }
+                _ => self.parts::<P>(first, here, x, sums, cut),
+            },
         }
         let range = first..first + here;
         enter(self.isa, Epilogue { product: self, range, sums, apart: (P, 1), output });
@@ -173,6 +193,85 @@ impl CpuProduct<'_> {
         Prefetcher { panels, share: panels[0].len().div_ceil(tiles) }
     }
 
+    /// The products of two panels, from `first` on, of which `here` exist, by dot products of bf16 numbers:
+    /// all tiles of tokens, block by block.
+    fn bf16_dot(
+        &self,
+        operand: Bf16Operand,
+        (first, here): (usize, usize),
+        (x, x_sums): (&[u16], &[f32]),
+        sums: &mut [[f32; 16]],
+        mut cut: BumpAllocator<'_>,
+    ) {
+        let Blocking { block, segment, .. } = self.blocking;
+        let (native, panels) = (self.weight.columns(), bf16_dot::PANELS);
+        let lines: &mut [[u8; 64]] = cut.take(split_bf16::lines(block, 1, panels));
+        let (steps, _): (&mut [bf16_dot::Step], _) = lines.as_chunks_mut();
+        let scales: &mut [[f32; 16]] = cut.take(block / segment * panels);
+        let adds: &mut [[f32; 16]] = cut.take(scales.len());
+        let values: &mut [[f32; 16]] = cut.take(block);
+        for start in (0..native).step_by(block) {
+            let columns = start..(start + block).min(native);
+            let values = &mut values[..columns.len()];
+            let steps = &mut steps[..columns.len() / CHUNK * panels];
+            for p in 0..here {
+                self.decode_bf16(operand, first + p, columns.clone(), values, &mut steps[p..]);
+            }
+            let scaled = match operand {
+                Bf16Operand::Weight => None,
+                Bf16Operand::Code { corrected, .. } => {
+                    let here = first..first + here;
+                    let add: &[[[f32; 16]; _]] = match corrected {
+                        true => self.of_segments(here.clone(), columns.clone(), adds, add_of),
+                        false => &[],
+                    };
+                    let scales = self.widen_scales(here, columns.clone(), scales);
+                    Some(SegmentScales { scales, add, x_sums })
+                }
+            };
+            let prefetcher = self.prefetcher(first, here, columns.end);
+            let (blocking, weights) = (&self.blocking, steps.as_chunks().0);
+            let block =
+                Bf16Block { blocking, native, columns, weights, scaled, x, sums, prefetcher };
+            block.run(self.isa);
+        }
+    }
+
+    /// Decodes some columns of a panel to bf16 numbers, every second step; `values` is memory for them
+    /// in `f32`.
+    fn decode_bf16(
+        &self,
+        operand: Bf16Operand,
+        panel: usize,
+        columns: Range<usize>,
+        values: &mut [[f32; 16]],
+        steps: &mut [bf16_dot::Step],
+    ) {
+        let planes = self.lines(panel, columns.clone());
+        let (isa, decoder) = (self.isa, self.decoder);
+        let (offset, table) = match operand {
+            Bf16Operand::Code { offset, .. } => (offset, self.weight.bf16_table()),
+            Bf16Operand::Weight => {
+                let groups = self.weight.groups_of(self.expert, panel);
+                let segment = Segment { planes, first: columns.start, groups };
+                decoder.decode_values(isa, segment, values, 1);
+                return bf16_dot::cut(isa, values, steps);
+            }
+        };
+        if let Some(table) = table {
+            return decoder.decode_bf16(isa, planes, table, steps);
+        }
+        // One group of all columns: the value of a code, minus the offset.
+        let add = [[-offset as f32; 16]];
+        let groups = Groups {
+            columns: columns.len(),
+            scales: PanelScales::F32(&[[1.0; 16]]),
+            add: (offset != 0).then_some(&add),
+        };
+        decoder.decode_values(isa, Segment { planes, first: 0, groups }, values, 1);
+        bf16_dot::cut(isa, values, steps);
+    }
+
     /// The products of some panels in bf16 parts: all tiles of tokens, block by block.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn parts<const P: usize>(
@@ -183,8 +282,11 @@ impl CpuProduct<'_> {
         sums: &mut [[f32; 16]],
         mut cut: BumpAllocator<'_>,
     ) {
-        let Blocking { block, matrix: Some(Matrix::SplitBf16 { weight, x: x_parts }), .. } =
-            self.blocking
+        let Blocking {
+            block,
+            instruction: Some(Instruction::SplitBf16 { weight, x: x_parts }),
+            ..
+        } = self.blocking
         else {
             return;
         };
@@ -213,7 +315,7 @@ impl CpuProduct<'_> {
         }
     }
 
-    /// Never called: [`Blocking::matrix`] is `None`.
+    /// Never called: [`Blocking::instruction`] is `None`.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn parts<const P: usize>(
         &self,
@@ -237,7 +339,7 @@ impl CpuProduct<'_> {
     ) {
         let (blocking, columns) = (&self.blocking, self.weight.columns());
         #[cfg(target_arch = "x86_64")]
-        if blocking.matrix == Some(Matrix::Bytes) {
+        if blocking.instruction == Some(Instruction::Bytes) {
             let (scales, offset) = (scales.as_flattened(), self.weight.offset());
             amx::bytes::Tiles {
                 blocking,
@@ -285,24 +387,51 @@ impl CpuProduct<'_> {
         codes: &mut [[u8; 64]],
         scales: &'s mut [[f32; 16]],
     ) -> &'s [[[f32; 16]; P]] {
-        let segment = self.blocking.segment;
         for p in 0..here {
             let lines = self.lines(first + p, columns.clone());
             let table = self.weight.table();
             self.decoder.decode_codes(self.isa, lines, table, &mut codes[p..], P);
-            let groups = self.weight.panel(self.expert, first + p).groups;
+        }
+        self.widen_scales(first..first + here, columns, scales)
+    }
+
+    /// The scales of the segments of a block, widened: `[segment][panel]`.
+    fn widen_scales<'s, const P: usize>(
+        &self,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        scales: &'s mut [[f32; 16]],
+    ) -> &'s [[[f32; 16]; P]] {
+        self.of_segments(panels, columns, scales, |groups, group| match groups.scales {
+            PanelScales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
+            PanelScales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
+            PanelScales::F32(rows) => rows[group],
+        })
+    }
+
+    /// A group parameter of the segments of a block: `[segment][panel]`.
+    fn of_segments<'s, const P: usize>(
+        &self,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        out: &'s mut [[f32; 16]],
+        parameter: impl Fn(&Groups<'_>, usize) -> [f32; 16],
+    ) -> &'s [[[f32; 16]; P]] {
+        let segment = self.blocking.segment;
+        for (p, panel) in panels.enumerate() {
+            let groups = self.weight.groups_of(self.expert, panel);
             for (at, column) in columns.clone().step_by(segment).enumerate() {
-                let group = column / groups.columns;
-                scales[at * P + p] = match groups.scales {
-                    PanelScales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
-                    PanelScales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
-                    PanelScales::F32(rows) => rows[group],
-                };
+                out[at * P + p] = parameter(&groups, column / groups.columns);
             }
         }
         let segments = columns.len().div_ceil(segment);
-        scales.as_chunks().0.get(..segments).unwrap_or(&[])
+        out.as_chunks().0.get(..segments).unwrap_or(&[])
     }
+}
+
+/// The correction of a group.
+fn add_of(groups: &Groups<'_>, group: usize) -> [f32; 16] {
+    groups.add.map_or([0.0; 16], |add| add[group])
 }
 
 /// Prefetches the lines of the next block between the tiles of this one: a block is too short for

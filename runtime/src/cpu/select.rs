@@ -10,7 +10,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::{Activation, Code, Scheme, TableIntegers};
 
-use super::blocking::Matrix;
+use super::blocking::Instruction;
 use super::device::CpuDevice;
 use super::groups::{
     activation_columns, common_columns, divides_into_segments, dot_columns, permutes,
@@ -31,14 +31,17 @@ pub struct KernelName {
 }
 
 impl KernelName {
-    /// The kernel of a product that matrix registers multiply, or not.
-    pub(crate) fn on(&self, matrix: Option<Matrix>) -> String {
+    /// The kernel of a product whose blocks these instructions multiply, if any.
+    pub(crate) fn on(&self, instruction: Option<Instruction>) -> String {
         let Self { isa, decoder, .. } = self;
-        match matrix {
+        match instruction {
             None => self.to_string(),
-            Some(Matrix::Bytes) => format!("{isa}, {decoder} decode, i8 matrix"),
-            Some(Matrix::SplitBf16 { .. }) => {
+            Some(Instruction::Bytes) => format!("{isa}, {decoder} decode, i8 matrix"),
+            Some(Instruction::SplitBf16 { .. }) => {
                 format!("{isa}, {decoder} decode, bf16 matrix or f32 fma by the type of x")
+            }
+            Some(Instruction::Bf16Dot(_)) => {
+                format!("{isa}, {decoder} decode, bf16 dot or f32 fma by the type of x")
             }
         }
     }

@@ -19,6 +19,7 @@ use std::ops::RangeInclusive;
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::{Code, Quantiser};
 
+use crate::element::bf16;
 use crate::unpacked::FoldedParameters;
 
 /// The most parts: those of any `f32`.
@@ -79,6 +80,44 @@ pub fn place(
                 for value in row.iter_mut() {
                     *value = rest(*value);
                 }
+            }
+        }
+    }
+}
+
+/// Whether no number of a row is infinite or NaN.
+#[inline(always)]
+pub fn finite(row: &[bf16]) -> bool {
+    // The exponent bits of infinities and NaNs are all ones.
+    let largest = row.iter().fold(0, |most: u16, value| most.max(value.to_bits() & 0x7f80));
+    largest < 0x7f80
+}
+
+/// [`place`] of a row of bf16 numbers, which are their own only parts. Native columns beyond those of the
+/// row are 0.
+#[inline(always)]
+pub fn place_bf16(row: &[bf16], token: usize, size: usize, together: usize, out: &mut [u16]) {
+    // Lengths that the compiler knows.
+    match together {
+        2 => place_steps::<2>(row, token, size, out),
+        4 => place_steps::<4>(row, token, size, out),
+        32 => place_steps::<32>(row, token, size, out),
+        columns => unreachable!("no instruction takes {columns} columns"),
+    }
+}
+
+#[inline(always)]
+fn place_steps<const W: usize>(row: &[bf16], token: usize, size: usize, out: &mut [u16]) {
+    let mut places = out.as_chunks_mut::<W>().0.iter_mut().skip(token).step_by(size);
+    let (steps, rest) = row.as_chunks::<W>();
+    for (step, place) in steps.iter().zip(places.by_ref()) {
+        *place = step.map(bf16::to_bits);
+    }
+    for (at, place) in places.enumerate() {
+        *place = [0; W];
+        if at == 0 {
+            for (place, value) in place.iter_mut().zip(rest) {
+                *place = value.to_bits();
             }
         }
     }
@@ -152,6 +191,11 @@ impl PartCounter {
             counter.integers &= value.fract() == 0.0;
         }
         counter
+    }
+
+    /// Whether each value, without its scale, is one bf16 number.
+    pub(crate) fn one_part(&self) -> bool {
+        !self.refused && self.significant <= BITS
     }
 
     /// Number of parts of `(value - zero) * scale + shift`, 1 to [`MOST`]; `None` if the scale is

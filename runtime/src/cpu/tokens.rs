@@ -62,10 +62,14 @@ pub enum Tokens<'a> {
         /// `[tile][segment][token]`, if the weight has a correction per group; else empty.
         sums: &'a [f32],
     },
-    /// For [`Matrix::SplitBf16`](super::blocking::Matrix).
+    /// For [`Instruction::SplitBf16`](super::blocking::Instruction), and, in one part,
+    /// [`Instruction::Bf16Dot`](super::blocking::Instruction).
     SplitBf16 {
         /// `[tile][step][part][token][column]`: bf16.
         x: &'a [u16],
+        /// `[tile][segment][token]`: sums of x, if groups have a correction that multiplies them; else
+        /// unspecified.
+        sums: &'a [f32],
     },
 }
 /// The columns of a product in native order.

@@ -111,6 +111,23 @@ pub trait Vector: Copy {
     }
 }
 
+/// The registers of an instruction set with dot products of bf16 numbers.
+pub trait Bf16Vector: Vector {
+    /// Up to 64 bf16 numbers in registers.
+    type Table: Copy;
+
+    /// The numbers of a table.
+    fn table(numbers: &[u16; 64]) -> Self::Table;
+
+    /// Each byte, which must be below 64, replaced by `table[byte]`: bytes 0 and 1 of each lane in the first
+    /// result, 2 and 3 in the second.
+    fn pairs(self, table: Self::Table) -> [Self; 2];
+
+    /// `self + numbers . x`: to each `f32` lane, adds the two products of bf16 numbers, rounding twice to
+    /// nearest even. Numbers below 2^-126 are taken for 0.
+    fn dot_bf16(self, numbers: Self, x: Self) -> Self;
+}
+
 /// The sizes of an instruction set's register tiles: tokens by panels of 16 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {

@@ -72,6 +72,7 @@ impl CpuWeight {
             Path::Fma => None,
         };
         let native = standard(|| NativeWeight::new(weight, path, bits, x_group));
+        let native = if device.bf16_dot() { native } else { native.without_bf16_dot() };
         Ok(Self {
             scheme: scheme.clone(),
             shape,
@@ -129,7 +130,7 @@ impl Op for CpuWeight {
     }
 
     fn kernel(&self, tokens: usize) -> String {
-        self.selection.kernel.on(self.blocking(tokens, BF16).matrix)
+        self.selection.kernel.on(self.blocking(tokens, BF16).instruction)
     }
 
     fn explain(&self, tokens: usize) -> String {
@@ -174,8 +175,8 @@ impl Op for CpuWeight {
 impl Accumulation for CpuWeight {
     /// One answer for every type of x: [`Sums::SplitBf16`] depends on the type by itself.
     fn sums(&self, _x: FloatFormat, tokens: usize) -> Sums {
-        match (self.blocking(tokens, BF16).matrix, self.selection.kernel.path) {
-            (Some(matrix), _) => matrix.sums(),
+        match (self.blocking(tokens, BF16).instruction, self.selection.kernel.path) {
+            (Some(product), _) => product.sums(),
             (_, Path::Dot) => Sums::Integer,
             (_, Path::Fma) => Sums::Float,
         }

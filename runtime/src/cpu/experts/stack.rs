@@ -7,7 +7,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat};
 
 use super::super::activation;
-use super::super::blocking::{Blocking, Matrix};
+use super::super::blocking::{Blocking, Instruction};
 use super::super::weight::CpuWeight;
 use super::blocks::MOST_ROWS;
 use super::product::few_parts;
@@ -76,11 +76,11 @@ impl Stack {
             largest(rows, &sums)
         };
         let split = (1..=MOST_ROWS).find_map(|rows| {
-            let matrix = |kind: &&CpuWeight| {
-                let x = PACKED.map(|x| kind.of_tokens(rows, x).matrix);
-                x.into_iter().flatten().find(|matrix| matches!(matrix, Matrix::SplitBf16 { .. }))
+            let of_bf16 = |kind: &&CpuWeight| {
+                let x = PACKED.map(|x| kind.of_tokens(rows, x).instruction);
+                x.into_iter().flatten().find(|product| *product != Instruction::Bytes)
             };
-            Some((rows, kinds.iter().find_map(matrix)?.sums()))
+            Some((rows, kinds.iter().find_map(of_bf16)?.sums()))
         });
         Self {
             scheme: scheme.clone(),
