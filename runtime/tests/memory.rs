@@ -40,7 +40,8 @@ fn products_stay_in_their_memory() {
     let tokens = if cfg!(miri) { vec![1, 5] } else { vec![1, 2, 3, 5, 9, 17] };
     let suite = Suite { shapes: shapes(), tokens, seeds: vec![0], every: 1 };
     let sets = Isa::present().filter(|isa| !cfg!(miri) || *isa == Isa::Portable);
-    let devices: Vec<CpuDevice> = sets.map(|isa| CpuDevice::of(isa).unwrap()).collect();
+    let devices: Vec<CpuDevice> =
+        sets.map(|isa| CpuDevice::of(isa).unwrap().with_bf16_dot(true)).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     for scheme in schemes() {
         for result in suite.run(&scheme, &backends, &|_| {}) {

@@ -14,7 +14,10 @@ use quantloom_tools::conformance::experts::{ExpertSuite, GATES, random_matrices}
 
 /// The instruction sets of this machine.
 pub(crate) fn devices() -> Vec<CpuDevice> {
-    let device = |isa: Isa| CpuDevice::of(isa).unwrap().with_decoders(quantloom_kernels::DECODERS);
+    let device = |isa: Isa| {
+        let device = CpuDevice::of(isa).unwrap().with_bf16_dot(true);
+        device.with_decoders(quantloom_kernels::DECODERS)
+    };
     Isa::present().map(device).collect()
 }
 

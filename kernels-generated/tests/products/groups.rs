@@ -57,14 +57,14 @@ fn scheme(weight: &str, x: &str) -> Scheme {
     quantloom_dsl::parse(&text).unwrap_or_else(|error| panic!("{text}: {error:?}"))
 }
 
-fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Unpacked {
+pub(super) fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Unpacked {
     let packed = pack(scheme, &draw::layer(scheme, shape, seed)).unwrap();
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     Unpacked::new(scheme, shape, &stored).unwrap()
 }
 
 fn device(isa: Isa) -> CpuDevice {
-    CpuDevice::of(isa).unwrap().with_decoders(quantloom_kernels::DECODERS)
+    super::device(isa).with_decoders(quantloom_kernels::DECODERS)
 }
 
 fn is_of_integers(kernel: &str) -> bool {

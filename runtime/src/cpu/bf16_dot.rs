@@ -220,3 +220,68 @@ fn multiply<V: Bf16Vector, const M: usize>(
 pub(super) fn word([even, odd]: [u16; 2]) -> u32 {
     u32::from(even) | u32::from(odd) << 16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::bf16_to_f32;
+
+    /// Sums, numbers and tokens of 16 lanes, and where their result goes.
+    struct Lanes<'a> {
+        sums: &'a [f32; 16],
+        numbers: &'a [[u16; 2]; 16],
+        x: [u16; 2],
+        out: &'a mut [f32; 16],
+    }
+
+    impl Bf16Vectorised for Lanes<'_> {
+        #[inline(always)]
+        fn run<V: Bf16Vector>(self) {
+            let Self { sums, numbers, x, out } = self;
+            let mut bytes = [0; 64];
+            for (bytes, pair) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+                *bytes = word(*pair).to_le_bytes();
+            }
+            let sums = V::load_f32(sums);
+            sums.dot_bf16(V::load(&bytes), V::splat(word(x))).store_f32(out);
+        }
+    }
+
+    /// The description in the file's head: the products of the odd column, then of the even one, each
+    /// addition rounded to nearest even; subnormal numbers are 0.
+    #[test]
+    fn the_instruction_rounds_as_described() {
+        let isa = Isa::Avx512Bf16;
+        if isa.check().is_err() {
+            return;
+        }
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+            (state >> 33) as u32
+        };
+        // Either sign, exponents about that of 1, one number of eight subnormal.
+        let mut number = |random: &mut dyn FnMut() -> u32| match random() % 8 {
+            0 => (random() & 0x807f) as u16,
+            _ => (random() & 0x807f | (122 + random() % 8) << 7) as u16,
+        };
+        let value = |bits: u16| {
+            let value = bf16_to_f32(bits);
+            if value.is_subnormal() { 0.0 } else { value }
+        };
+        for _ in 0..2000 {
+            let sums = std::array::from_fn(|_| {
+                f32::from_bits(random() & 0x807f_ffff | (120 + random() % 14) << 23)
+            });
+            let mut pair = || [number(&mut random), number(&mut random)];
+            let numbers: [[u16; 2]; 16] = std::array::from_fn(|_| pair());
+            let x = pair();
+            let mut out = [0.0; 16];
+            enter_bf16(isa, Lanes { sums: &sums, numbers: &numbers, x, out: &mut out });
+            for ((sum, [even, odd]), out) in sums.iter().zip(numbers).zip(out) {
+                let sum = value(odd).mul_add(value(x[1]), *sum);
+                assert_eq!(out, value(even).mul_add(value(x[0]), sum), "{even:x} {odd:x} {x:x?}");
+            }
+        }
+    }
+}

@@ -201,6 +201,7 @@ pub fn backend(name: &str) -> Result<Box<dyn Backend>, String> {
             let isa = if name == "cpu" { Some(Isa::best()) } else { Isa::from_name(name) };
             let isa = isa.ok_or_else(|| format!("there is no backend \"{name}\""))?;
             let device = CpuDevice::of(isa).map_err(|absent| absent.to_string())?;
+            let device = device.with_bf16_dot(true);
             Ok(Box::new(device.with_decoders(quantloom_kernels::DECODERS)))
         }
     }

@@ -1,0 +1,110 @@
+//! x in bf16 by dot products of bf16 numbers: which operand a scheme's weights are, and their products
+//! against the reference.
+
+use quantloom_dsl::format::{BF16, F16, F32};
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::parse;
+use quantloom_runtime::backend::Backend;
+use quantloom_runtime::cpu::CpuDevice;
+use quantloom_runtime::cpu::bf16_row::MOST_BITS;
+use quantloom_runtime::cpu::blocking::Instruction;
+use quantloom_runtime::cpu::isa::Isa;
+use quantloom_runtime::cpu::native::Bf16Operand;
+use quantloom_runtime::cpu::weight::CpuWeight;
+use quantloom_runtime::op::Op;
+use quantloom_tools::conformance::Suite;
+
+/// Code and groups, columns K, and the operand of dot products, if there is one.
+const SCHEMES: &[(&str, u64, Option<Bf16Operand>)] = {
+    const fn code(offset: i32, corrected: bool) -> Option<Bf16Operand> {
+        Some(Bf16Operand::Code { offset, corrected })
+    }
+    const WEIGHT: Option<Bf16Operand> = Some(Bf16Operand::Weight);
+    &[
+        ("weight: u4 - 8, scale: bf16 per 1x32", 640, code(8, false)),
+        ("weight: i4, scale: f32 per 1x128", 640, code(8, false)),
+        ("weight: u4, zero: u4 per 1x32, scale: f16 per 1x32", 640, code(0, true)),
+        ("weight: u4, shift: f16 per 1x32, scale: f16 per 1x32", 384, code(0, true)),
+        ("weight: u3, zero: f16 per 1x64, scale: f16 per 1x64", 640, code(0, true)),
+        // One of several equal parts of the only group, and a shorter one at the end.
+        ("weight: u2 - 1, scale: f32 per channel", 608, code(1, false)),
+        ("weight: i6, scale: f16 per 1x96", 288, code(32, false)),
+        ("weight: e2m1, scale: e8m0 per 1x32", 640, code(0, false)),
+        ("weight: codebook(-1, -0.5, 0.25, 3), scale: f16 per 1x32", 640, code(0, false)),
+        // Codes too wide for a table, in blocks alone.
+        ("weight: i8, scale: f16 per 1x32", 640, code(128, false)),
+        ("weight: u8, zero: u8 per 1x64, scale: f16 per 1x64", 640, code(0, true)),
+        ("weight: e4m3, scale: f32 per 1x128", 640, code(0, false)),
+        ("weight: e5m2, scale: e8m0 per 1x32", 640, None),
+        ("weight: e4m3, scale: e8m0 per 1x32", 640, WEIGHT),
+        // Groups of half a step: the scales are in the weights.
+        ("weight: e2m1, scale: e4m3 per 1x16", 640, WEIGHT),
+        ("weight: u4 - 8, scale: f16 per 1x16", 640, None),
+        // Values of 9 bits, minus their offset or not.
+        ("weight: codebook(0, 257), scale: f16 per 1x32", 640, None),
+    ]
+};
+
+fn device() -> Option<CpuDevice> {
+    let device = super::present(Isa::Avx512Bf16)?.with_decoders(quantloom_kernels::DECODERS);
+    Some(device.with_bf16_dot(true))
+}
+
+fn texts(activation: &str) -> impl Iterator<Item = (String, u64, Option<Bf16Operand>)> {
+    SCHEMES.iter().map(move |(code, k, operand)| {
+        (format!("s {{ {code}, pack: [k, n], activation: {activation} }}"), *k, *operand)
+    })
+}
+
+fn prepare(device: CpuDevice, text: &str, k: u64) -> CpuWeight {
+    let scheme = parse(text).unwrap();
+    let unpacked = super::groups::layer(&scheme, Shape::matrix(48, k), 0);
+    device.prepare(&scheme, &unpacked).unwrap()
+}
+
+#[test]
+fn the_operand_is_the_code_or_the_weight_where_that_is_one_bf16_number() {
+    let Some(device) = device() else { return };
+    for (text, k, operand) in texts("bf16 | f16") {
+        let (with, without) = (prepare(device, &text, k), device.with_bf16_dot(false));
+        let without = prepare(without, &text, k);
+        // Codes that are looked up are bytes.
+        let decoder = device.decoder(&parse(&text).unwrap().weight.code);
+        let narrow = decoder.is_some_and(|decoder| decoder.bits() <= MOST_BITS);
+        for tokens in [1, 8, 9, 33] {
+            let expected = operand
+                .filter(|operand| {
+                    tokens > 8 || narrow && matches!(operand, Bf16Operand::Code { .. })
+                })
+                .map(Instruction::Bf16Dot);
+            assert_eq!(with.blocking(tokens, BF16).instruction, expected, "{text}, M = {tokens}");
+            let said = with.kernel(tokens).contains("bf16 dot");
+            assert_eq!(said, expected.is_some(), "{text}, M = {tokens}");
+            for none in [
+                with.blocking(tokens, F16).instruction,
+                with.blocking(tokens, F32).instruction,
+                without.blocking(tokens, BF16).instruction,
+            ] {
+                assert_eq!(none, None, "{text}, M = {tokens}");
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_those_of_the_reference() {
+    let Some(device) = device() else { return };
+    for activation in ["bf16 | f16", "e4m3 { scale: e8m0 per 1x32 from pow2 }"] {
+        for (text, k, _) in texts(activation) {
+            let scheme = parse(&text).unwrap();
+            // One panel, more panels than are read side by side, a single one at the end.
+            let shapes = [16, 70].map(|n| (n, k)).to_vec();
+            let suite =
+                Suite { shapes, tokens: super::TOKENS.to_vec(), seeds: vec![0, 4], every: 1 };
+            for result in suite.run(&scheme, &[&device as &dyn Backend], &|_| {}) {
+                let summary = result.unwrap_or_else(|failure| panic!("{text}: {failure}"));
+                assert!(summary.products >= 7, "{text}");
+            }
+        }
+    }
+}
