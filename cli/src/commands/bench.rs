@@ -17,6 +17,7 @@ use quantloom::dsl::layout::Shape;
 use quantloom::dsl::reference::StoredTensors;
 use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::cpu::CpuDevice;
+use quantloom::runtime::cpu::blocking::Instruction;
 use quantloom::runtime::cpu::native::Path;
 use quantloom::runtime::cpu::weight::CpuWeight;
 use quantloom::runtime::element::{Values, ValuesMut, bf16, f16};
@@ -251,9 +252,14 @@ impl<'a> Bench<'a> {
         let x = RandomX::tokens(self.scheme, own, tokens, k);
         let mut y = vec![0.0f32; tokens * n as usize];
         let mut workspace = Workspace::default();
-        let wanted = match weight.selection().kernel.path {
-            Path::Dot => Arithmetic::Int8Dot,
-            Path::Fma => Arithmetic::F32Fma,
+        let name = &weight.selection().kernel;
+        let (wanted, kernel) = match (weight.blocking(tokens, own).instruction, name.path) {
+            (Some(Instruction::Bf16Dot(_)), _) => {
+                let kernel = format!("{}, {} decode, bf16 dot", name.isa, name.decoder);
+                (Arithmetic::Bf16Dot, kernel)
+            }
+            (_, Path::Dot) => (Arithmetic::Int8Dot, name.to_string()),
+            (_, Path::Fma) => (Arithmetic::F32Fma, name.to_string()),
         };
         let peak = peaks.iter().find(|rate| rate.arithmetic == wanted);
         let (mut times, mut reads, mut rates) = (Vec::new(), Vec::new(), Vec::new());
@@ -279,7 +285,7 @@ impl<'a> Bench<'a> {
         }
         Ok(Cell {
             scheme: self.scheme.name.clone(),
-            kernel: weight.selection().kernel.to_string(),
+            kernel,
             tokens,
             seconds: median(&mut times),
             bytes: weight.bytes(),

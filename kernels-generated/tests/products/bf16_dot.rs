@@ -27,7 +27,7 @@ const SCHEMES: &[(&str, u64, Option<Bf16Operand>)] = {
         ("weight: u4, shift: f16 per 1x32, scale: f16 per 1x32", 384, code(0, true)),
         ("weight: u3, zero: f16 per 1x64, scale: f16 per 1x64", 640, code(0, true)),
         // One of several equal parts of the only group, and a shorter one at the end.
-        ("weight: u2 - 1, scale: f32 per channel", 608, code(1, false)),
+        ("weight: u2 - 1, scale: f32 per channel", 600, code(1, false)),
         ("weight: i6, scale: f16 per 1x96", 288, code(32, false)),
         ("weight: e2m1, scale: e8m0 per 1x32", 640, code(0, false)),
         ("weight: codebook(-1, -0.5, 0.25, 3), scale: f16 per 1x32", 640, code(0, false)),

@@ -619,6 +619,7 @@ impl Vectorised for PackSplit<'_, '_> {
                     && parts == 1
                     && let Some(row) = source.bf16_row(token, columns)
                 {
+                    // An infinity times the second part of a weight may be NaN.
                     if !split_bf16::finite(row) {
                         non_finite.store(true, Ordering::Relaxed);
                     }

@@ -201,9 +201,9 @@ fn multiply<V: Bf16Vector, const M: usize>(
     x: &[[[u16; STEP]; M]],
 ) -> [[V; PANELS]; M] {
     let mut parts = [[V::splat(0); PANELS]; M];
-    for (weights, x) in weights.iter().zip(x) {
-        for pair in 0..STEP / 2 {
-            let rows = [V::load(&weights[0][pair]), V::load(&weights[1][pair])];
+    for ([first, second], x) in weights.iter().zip(x) {
+        for (pair, (first, second)) in first.iter().zip(second).enumerate() {
+            let rows = [V::load(first), V::load(second)];
             each!(m in M {
                 let token = V::splat(word(x[m].as_chunks().0[pair]));
                 each!(p in [0 1] {
@@ -261,7 +261,7 @@ mod tests {
             (state >> 33) as u32
         };
         // Either sign, exponents about that of 1, one number of eight subnormal.
-        let mut number = |random: &mut dyn FnMut() -> u32| match random() % 8 {
+        let number = |random: &mut dyn FnMut() -> u32| match random() % 8 {
             0 => (random() & 0x807f) as u16,
             _ => (random() & 0x807f | (122 + random() % 8) << 7) as u16,
         };

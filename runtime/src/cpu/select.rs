@@ -90,6 +90,12 @@ pub enum Rejection {
         "integer products need one activation zero point a row, this one has one per {0} columns"
     )]
     ActivationZeroPoints(usize),
+    /// x in bf16 is multiplied in `f32`.
+    #[error(
+        "dot products of bf16 numbers are not known to be faster than f32 on this processor; \
+         `CpuDevice::with_bf16_dot` takes them"
+    )]
+    SlowBf16Dot,
     /// Groups are too short or do not end with half a chunk.
     #[error("integer products need scales that are constant over 16 columns, these are over {0}")]
     Groups(usize),
@@ -177,6 +183,10 @@ pub(crate) fn select_with(
         }
     };
     let kernel = KernelName { isa, path, decoder };
+    if path == Path::Fma && isa == Isa::Avx512Bf16 && !device.bf16_dot() {
+        let kernel = format!("{isa}, bf16 dot");
+        rejected.push(Rejected { kernel, why: Rejection::SlowBf16Dot });
+    }
     if path == Path::Dot {
         let why = Rejection::Later(kernel.to_string());
         rejected.push(Rejected { kernel: format!("{isa}, f32 fma"), why });

@@ -278,6 +278,26 @@ mod tests {
         assert_eq!(out, expected);
     }
 
+    /// Rows of bf16 numbers are placed as their only parts are, whatever was there before.
+    #[test]
+    fn bf16_numbers_are_their_own_parts() {
+        let (columns, native, size) = (71, 96, 3);
+        let row: Vec<bf16> = (0..columns).map(|at| bf16::from_f32(at as f32 - 35.5)).collect();
+        let mut values: Vec<f32> = row.iter().map(|value| value.to_f32()).collect();
+        values.resize(native, 0.0);
+        for together in [2, 4, 32] {
+            let mut out = vec![0xffff; native * size];
+            let mut expected = out.clone();
+            place_bf16(&row, 1, size, together, &mut out);
+            place(&mut values.clone(), 1, size, together, 1, &mut expected);
+            assert_eq!(out, expected, "{together} columns");
+        }
+        assert!(finite(&row));
+        for value in [bf16::INFINITY, bf16::NEG_INFINITY, bf16::NAN] {
+            assert!(!finite(&[&row[..], &[value]].concat()), "{value}");
+        }
+    }
+
     /// The number of parts of a code type is enough for each of its weights, and one fewer is not.
     #[test]
     fn as_many_parts_as_the_weights_need() {
