@@ -221,11 +221,12 @@ impl CpuProduct<'_> {
                 Bf16Operand::Weight => None,
                 Bf16Operand::Code { corrected, .. } => {
                     let here = first..first + here;
+                    let (of, columns) = (GroupParameter::Correction, columns.clone());
                     let add: &[[[f32; 16]; _]] = match corrected {
-                        true => self.of_segments(here.clone(), columns.clone(), adds, add_of),
+                        true => self.of_segments(of, here.clone(), columns.clone(), adds),
                         false => &[],
                     };
-                    let scales = self.widen_scales(here, columns.clone(), scales);
+                    let scales = self.of_segments(GroupParameter::Scale, here, columns, scales);
                     Some(SegmentScales { scales, add, x_sums })
                 }
             };
@@ -392,46 +393,58 @@ impl CpuProduct<'_> {
             let table = self.weight.table();
             self.decoder.decode_codes(self.isa, lines, table, &mut codes[p..], P);
         }
-        self.widen_scales(first..first + here, columns, scales)
+        self.of_segments(GroupParameter::Scale, first..first + here, columns, scales)
     }
 
-    /// The scales of the segments of a block, widened: `[segment][panel]`.
-    fn widen_scales<'s, const P: usize>(
-        &self,
-        panels: Range<usize>,
-        columns: Range<usize>,
-        scales: &'s mut [[f32; 16]],
-    ) -> &'s [[[f32; 16]; P]] {
-        self.of_segments(panels, columns, scales, |groups, group| match groups.scales {
-            PanelScales::Bf16(rows) => rows[group].map(crate::element::bf16_to_f32),
-            PanelScales::F16(rows) => rows[group].map(crate::element::f16_to_f32),
-            PanelScales::F32(rows) => rows[group],
-        })
-    }
-
-    /// A group parameter of the segments of a block: `[segment][panel]`.
+    /// The scales of the segments of a block, or their corrections, in `f32`: `[segment][panel]`.
     fn of_segments<'s, const P: usize>(
         &self,
+        parameter: GroupParameter,
         panels: Range<usize>,
         columns: Range<usize>,
         out: &'s mut [[f32; 16]],
-        parameter: impl Fn(&Groups<'_>, usize) -> [f32; 16],
     ) -> &'s [[[f32; 16]; P]] {
         let segment = self.blocking.segment;
         for (p, panel) in panels.enumerate() {
             let groups = self.weight.groups_of(self.expert, panel);
-            for (at, column) in columns.clone().step_by(segment).enumerate() {
-                out[at * P + p] = parameter(&groups, column / groups.columns);
-            }
+            let (columns, out) = (columns.clone().step_by(segment), &mut out[p..]);
+            enter(self.isa, OfSegments::<P, _> { parameter, groups, columns, out });
         }
         let segments = columns.len().div_ceil(segment);
         out.as_chunks().0.get(..segments).unwrap_or(&[])
     }
 }
 
-/// The correction of a group.
-fn add_of(groups: &Groups<'_>, group: usize) -> [f32; 16] {
-    groups.add.map_or([0.0; 16], |add| add[group])
+/// A parameter of groups.
+#[derive(Clone, Copy)]
+enum GroupParameter {
+    Scale,
+    Correction,
+}
+
+/// A parameter of a panel's segments, which begin at `columns`; every P-th of `out`.
+struct OfSegments<'a, const P: usize, C> {
+    parameter: GroupParameter,
+    groups: Groups<'a>,
+    columns: C,
+    out: &'a mut [[f32; 16]],
+}
+
+impl<const P: usize, C: Iterator<Item = usize>> Vectorised for OfSegments<'_, P, C> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { parameter, groups, columns, out } = self;
+        for (out, column) in out.iter_mut().step_by(P).zip(columns) {
+            let group = column / groups.columns;
+            let values: V = match (parameter, groups.add) {
+                (GroupParameter::Scale, _) => groups.scales.row(group),
+                (GroupParameter::Correction, Some(add)) => V::load_f32(&add[group]),
+                (GroupParameter::Correction, None) => V::splat(0),
+            };
+            values.store_f32(out);
+        }
+    }
 }
 
 /// Prefetches the lines of the next block between the tiles of this one: a block is too short for
