@@ -122,23 +122,9 @@ impl Quotient {
 /// The largest magnitude of finite values.
 #[inline(always)]
 fn largest(values: &[f32]) -> f32 {
-    let magnitude = |value: f32| value.to_bits() & 0x7fff_ffff;
-    let mut most = [0u32; 16];
-    let (whole, rest) = values.as_chunks::<16>();
-    for values in whole {
-        for (most, value) in most.iter_mut().zip(values) {
-            *most = magnitude(*value).max(*most);
-        }
-    }
-    for (most, value) in most.iter_mut().zip(rest) {
-        *most = magnitude(*value).max(*most);
-    }
-    for half in [8, 4, 2, 1] {
-        for at in 0..half {
-            most[at] = most[at].max(most[at + half]);
-        }
-    }
-    f32::from_bits(most[0])
+    // A fold of integers, which compilers vectorise; one of `f32` would have an order.
+    let most = values.iter().fold(0, |most: u32, value| most.max(value.to_bits() & 0x7fff_ffff));
+    f32::from_bits(most)
 }
 
 /// Scale and zero point of a group.

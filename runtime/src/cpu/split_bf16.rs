@@ -111,7 +111,9 @@ fn place_steps<const W: usize>(row: &[bf16], token: usize, size: usize, out: &mu
     let mut places = out.as_chunks_mut::<W>().0.iter_mut().skip(token).step_by(size);
     let (steps, rest) = row.as_chunks::<W>();
     for (step, place) in steps.iter().zip(places.by_ref()) {
-        *place = step.map(bf16::to_bits);
+        for (place, value) in place.iter_mut().zip(step) {
+            *place = value.to_bits();
+        }
     }
     for (at, place) in places.enumerate() {
         *place = [0; W];

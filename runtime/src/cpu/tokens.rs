@@ -117,12 +117,15 @@ pub fn place_codes(row: &[i8], token: usize, size: usize, columns: usize, out: &
 
 #[inline(always)]
 fn place_words<const W: usize>(row: &[i8], token: usize, size: usize, out: &mut [u32]) {
-    let word = |codes: [i8; 4]| u32::from_le_bytes(codes.map(|code| code as u8));
+    let word = |[a, b, c, d]: [i8; 4]| u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8]);
     let (steps, rest) = row.as_chunks::<4>().0.as_chunks::<W>();
     debug_assert!(rest.is_empty(), "native columns are whole steps");
     let places = out.as_chunks_mut::<W>().0.iter_mut().skip(token).step_by(size);
     for (place, step) in places.zip(steps) {
-        *place = step.map(word);
+        // Not `map`, which would be a call for each step.
+        for (place, codes) in place.iter_mut().zip(step) {
+            *place = word(*codes);
+        }
     }
 }
 
