@@ -51,6 +51,7 @@ impl Vector for Avx2 {
     // Eight sums in two halves, a two-part operand and a token leave registers for temporaries.
     const TILING: Tiling = Tiling {
         fused_tokens: 4,
+        fused_tiles: 1,
         dot_tokens: 4,
         dot_panels: 1,
         dot_held: false,

@@ -39,6 +39,7 @@ impl<const BF16: bool> Vector for Avx512<BF16> {
     // a latency of 5 keep both ports busy. f32: 24 sums, two operands, a token.
     const TILING: Tiling = Tiling {
         fused_tokens: 8,
+        fused_tiles: 2,
         dot_tokens: 6,
         dot_panels: 2,
         dot_held: true,

@@ -33,6 +33,9 @@ const DOT_BLOCK: usize = 512;
 /// Columns of a block of decoded weights: with two panels 16 KiB.
 const FMA_BLOCK: usize = 128;
 
+/// Tokens of zeros, at most, in the last of several tiles for which a panel is decoded on the fly.
+const MOST_FUSED_PADDING: usize = 3;
+
 /// NEON's byte matrix instruction is used in tiles, not in whole blocks.
 #[cfg(target_arch = "aarch64")]
 const BYTES_STEP: usize = CHUNK;
@@ -83,7 +86,7 @@ impl Blocking {
         x_parts: Option<usize>,
     ) -> Self {
         let tiling = isa.tiling();
-        let fused = tokens <= tiling.fused_tokens;
+        let one_tile = tokens <= tiling.fused_tokens;
         let (most, tile, panels, block) = match path {
             Path::Dot => (
                 DOT_SEGMENT.min(exact_columns(weight.largest())),
@@ -99,13 +102,20 @@ impl Blocking {
             None => weight.group().min(most),
         };
         let instruction = Instruction::of(weight, path, isa, segment, tokens, x_parts)
-            .filter(|instruction| !fused || instruction.decodes_on_the_fly(weight));
+            .filter(|instruction| !one_tile || instruction.decodes_on_the_fly(weight));
+        let padding = tokens.next_multiple_of(tiling.fused_tokens) - tokens;
+        let few_tiles = tokens.div_ceil(tiling.fused_tokens) <= tiling.fused_tiles;
+        let fused = one_tile
+            || path == Path::Dot
+                && instruction.is_none()
+                && few_tiles
+                && padding <= MOST_FUSED_PADDING;
         let fused_panels = match (path, instruction) {
             (Path::Fma, None) => 1,
-            _ => streams(tokens),
+            _ => streams(tokens.min(tiling.fused_tokens), weight.bits()),
         };
         let tile = match instruction {
-            _ if fused => fused_tile(tokens),
+            _ if fused => fused_tile(tokens.min(tiling.fused_tokens)),
             Some(instruction) => instruction.tokens(),
             None => tile,
         };
@@ -123,7 +133,7 @@ impl Blocking {
             path,
             tokens,
             padded: match instruction {
-                _ if fused => tile.min(tokens * tile),
+                _ if fused => tokens.next_multiple_of(tile),
                 Some(instruction) if instruction.whole_tiles() => {
                     tokens.checked_next_multiple_of(tile).unwrap_or(usize::MAX)
                 }
@@ -153,20 +163,18 @@ impl Blocking {
 
     /// The tiles of tokens.
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + use<> {
-        let fused = self.fused && self.tokens > 0;
-        let one = fused.then_some(Tile { first: 0, size: self.tile });
         let tokens = match self.instruction {
-            _ if self.fused => 0,
+            _ if self.fused => self.padded,
             Some(instruction) if instruction.whole_tiles() => self.padded,
             _ => self.tokens,
         };
-        one.into_iter().chain(tiles(tokens, self.tile))
+        tiles(tokens, self.tile)
     }
 
     /// Bytes of scratch memory of a thread; [`usize::MAX`] if there are more.
     pub fn scratch(&self) -> usize {
         if self.fused {
-            return bytes_of::<[f32; 16]>(self.tile * self.panels);
+            return bytes_of::<[f32; 16]>(self.padded.max(self.tile) * self.panels);
         }
         let sums = bytes_of::<[f32; 16]>(self.padded.saturating_mul(self.panels));
         let scales = bytes_of::<[f32; 16]>(self.block / self.segment * self.panels);

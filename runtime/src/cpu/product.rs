@@ -87,42 +87,48 @@ impl CpuProduct<'_> {
     }
 
     fn fused(&self, range: Range<usize>, output: &OutputWriter<'_>, scratch: &mut [[u8; 64]]) {
-        let Blocking { tile: tokens, panels: streams, segment, .. } = self.blocking;
+        let Blocking { panels: streams, segment, segments, padded, .. } = self.blocking;
+        let columns = self.weight.columns();
         // A missing panel at the end is replaced by the last panel.
         let panel =
             |at: usize| self.weight.panel(self.expert, (range.start + at).min(range.end - 1));
         let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
-        let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(streams * tokens);
-        match self.tokens {
-            Tokens::Codes { x, starts, scales, .. } => {
-                let scales = self.blocking.grouped_x.then_some(scales);
-                let panels = &panels[..streams];
-                let table = self.weight.table();
-                let row = DotRow { panels, segment, tokens, x, starts, scales, table };
-                self.decoder.dot_row(self.isa, row, sums);
-            }
-            Tokens::Values { x, sums: x_sums } => {
-                let row = FmaRow { panel: panels[0], segment, tokens, x, sums: x_sums };
-                self.decoder.fma_row(self.isa, row, sums);
-            }
-            Tokens::SplitBf16 { x, sums: x_sums } => {
-                let operand = match self.blocking.instruction {
-                    Some(Instruction::Bf16Dot(operand)) => Some(operand),
-                    _ => None,
-                };
-                let Some((Bf16Operand::Code { corrected, .. }, table)) =
-                    operand.zip(self.weight.bf16_table())
-                else {
-                    debug_assert!(false, "bf16 parts are multiplied in blocks");
-                    return;
-                };
-                let x_sums = if corrected { x_sums } else { &[] };
-                let panels = &panels[..streams];
-                let row = Bf16Row { panels, segment, tokens, x, sums: x_sums, table };
-                self.decoder.bf16_row(self.isa, row, sums);
+        let panels = &panels[..streams];
+        let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(streams * padded);
+        // Of several tiles each panel is its own stream, so that sums of all tokens are adjacent.
+        for Tile { first, size: tokens } in self.blocking.tiles() {
+            let sums = &mut sums[first * streams..][..tokens * streams];
+            let of_segments = first * segments..(first + tokens) * segments;
+            match self.tokens {
+                Tokens::Codes { x, starts, scales, .. } => {
+                    let scales = self.blocking.grouped_x.then(|| &scales[of_segments.clone()]);
+                    let (x, table) = (&x[first * columns / 4..], self.weight.table());
+                    let starts = &starts[of_segments];
+                    let row = DotRow { panels, segment, tokens, x, starts, scales, table };
+                    self.decoder.dot_row(self.isa, row, sums);
+                }
+                Tokens::Values { x, sums: x_sums } => {
+                    let row = FmaRow { panel: panels[0], segment, tokens, x, sums: x_sums };
+                    self.decoder.fma_row(self.isa, row, sums);
+                }
+                Tokens::SplitBf16 { x, sums: x_sums } => {
+                    let operand = match self.blocking.instruction {
+                        Some(Instruction::Bf16Dot(operand)) => Some(operand),
+                        _ => None,
+                    };
+                    let Some((Bf16Operand::Code { corrected, .. }, table)) =
+                        operand.zip(self.weight.bf16_table())
+                    else {
+                        debug_assert!(false, "bf16 parts are multiplied in blocks");
+                        return;
+                    };
+                    let x_sums = if corrected { x_sums } else { &[] };
+                    let row = Bf16Row { panels, segment, tokens, x, sums: x_sums, table };
+                    self.decoder.bf16_row(self.isa, row, sums);
+                }
             }
         }
-        enter(self.isa, Epilogue { product: self, range, sums, apart: (1, tokens), output });
+        enter(self.isa, Epilogue { product: self, range, sums, apart: (1, padded), output });
     }
 
     fn blocked<const P: usize>(

@@ -16,6 +16,7 @@
 
 use std::ops::RangeInclusive;
 
+use half::slice::HalfFloatSliceExt;
 use quantloom_dsl::format::{FloatFormat, Number};
 use quantloom_dsl::{Code, Quantiser};
 
@@ -109,18 +110,14 @@ pub fn place_bf16(row: &[bf16], token: usize, size: usize, together: usize, out:
 #[inline(always)]
 fn place_steps<const W: usize>(row: &[bf16], token: usize, size: usize, out: &mut [u16]) {
     let mut places = out.as_chunks_mut::<W>().0.iter_mut().skip(token).step_by(size);
-    let (steps, rest) = row.as_chunks::<W>();
+    let (steps, rest) = row.reinterpret_cast().as_chunks::<W>();
     for (step, place) in steps.iter().zip(places.by_ref()) {
-        for (place, value) in place.iter_mut().zip(step) {
-            *place = value.to_bits();
-        }
+        *place = *step;
     }
     for (at, place) in places.enumerate() {
         *place = [0; W];
         if at == 0 {
-            for (place, value) in place.iter_mut().zip(rest) {
-                *place = value.to_bits();
-            }
+            place[..rest.len()].copy_from_slice(rest);
         }
     }
 }

@@ -131,8 +131,10 @@ pub trait Bf16Vector: Vector {
 /// The sizes of an instruction set's register tiles: tokens by panels of 16 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Most tokens of a product that decodes on the fly: 1, 2, 4 or 8.
+    /// Most tokens of a tile that decodes on the fly: 1, 2, 4 or 8.
     pub fused_tokens: usize,
+    /// Most tiles of an integer product that decodes on the fly, anew for each tile.
+    pub fused_tiles: usize,
     /// Tokens of the largest tile of integer dot products: 1, 2, 4, 6, 8 or 12.
     pub dot_tokens: usize,
     /// Panels of that tile: 1 or 2.
@@ -194,6 +196,7 @@ impl Portable {
 impl Vector for Portable {
     const TILING: Tiling = Tiling {
         fused_tokens: 1,
+        fused_tiles: 1,
         dot_tokens: 4,
         dot_panels: 1,
         dot_held: false,

@@ -190,6 +190,7 @@ impl<P: Products> Vector for Neon<P> {
     // 16 accumulators of 32 registers; 8 tokens by a whole panel would not fit.
     const TILING: Tiling = Tiling {
         fused_tokens: 4,
+        fused_tiles: 1,
         dot_tokens: 4,
         dot_panels: 1,
         dot_held: false,
