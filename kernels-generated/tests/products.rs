@@ -240,6 +240,22 @@ fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
     assert_eq!(op.blocking(17, F16).instruction, parts(2));
 }
 
+/// Two tiles of eight tokens decode each panel twice, which takes less time than a decoded block unless many
+/// of the tokens are padding.
+#[test]
+fn integer_products_of_13_to_16_tokens_decode_on_the_fly() {
+    let Some(device) = present(Isa::Avx512) else { return };
+    let scheme = quantloom_dsl::parse(
+        "s { weight: u4 - 8, scale: bf16 per 1x32, pack: [k, n], activation: i8 { scale: f32 per token } }",
+    )
+    .unwrap();
+    let weight = groups::layer(&scheme, Shape::matrix(48, 256), 0);
+    let op = device.prepare(&scheme, &weight).unwrap();
+    let fused: Vec<usize> = (1..40).filter(|m| op.blocking(*m, F16).fused).collect();
+    assert_eq!(fused, [1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16]);
+    assert_eq!(op.blocking(14, F16).tiles().map(|tile| tile.size).collect::<Vec<_>>(), [8, 8]);
+}
+
 /// Split into parts, infinity times a weight would be NaN if a part of the weight is 0.
 #[test]
 fn infinities_are_multiplied_as_they_are_without_bf16_parts() {

@@ -103,7 +103,8 @@ impl Blocking {
         };
         let instruction = Instruction::of(weight, path, isa, segment, tokens, x_parts)
             .filter(|instruction| !one_tile || instruction.decodes_on_the_fly(weight));
-        let padding = tokens.next_multiple_of(tiling.fused_tokens) - tokens;
+        // Not `next_multiple_of`, which the largest numbers overflow.
+        let padding = tokens.wrapping_neg() % tiling.fused_tokens;
         let few_tiles = tokens.div_ceil(tiling.fused_tokens) <= tiling.fused_tiles;
         let fused = one_tile
             || path == Path::Dot
