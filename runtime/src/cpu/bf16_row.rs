@@ -1,5 +1,5 @@
 //! Codes as bf16 numbers: products of few tokens, which decode panels on the fly, and decoded steps for
-//! the tile of [`super::bf16_dot`].
+//! the tile of `super::bf16_dot`.
 //!
 //! In: the bit planes and group parameters of some panels ([`super::native`]), packed tokens
 //! ([`super::tokens`]), the numbers of codes. Out: sums of 16 rows per panel and token, or steps. Code

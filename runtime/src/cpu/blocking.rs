@@ -208,7 +208,7 @@ pub enum Instruction {
         /// Parts of an element of x.
         x: usize,
     },
-    /// Dot products of pairs of bf16 numbers ([`bf16_dot`]).
+    /// Dot products of pairs of bf16 numbers (`super::bf16_dot`).
     Bf16Dot(Bf16Operand),
 }
 
@@ -238,7 +238,6 @@ impl Instruction {
         tokens: usize,
         x: Option<usize>,
     ) -> Option<Self> {
-        #[cfg(target_arch = "x86_64")]
         if let Some(operand) = weight.bf16_operand() {
             return (x == Some(1)).then_some(Self::Bf16Dot(operand));
         }
