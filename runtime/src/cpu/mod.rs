@@ -13,7 +13,10 @@
 //! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
 
 pub(crate) mod activation;
+// No instruction set of other architectures has such products yet.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bf16_dot;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub mod bf16_row;
 pub mod blocking;
 pub mod decoder;
