@@ -206,6 +206,7 @@ pub(crate) fn enter<K: Vectorised>(isa: Isa, kernel: K) -> K::Out {
 }
 
 /// Code that is compiled for instruction sets with dot products of bf16 numbers; see [`Vectorised`].
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) trait Bf16Vectorised {
     /// Runs the code.
     fn run<V: Bf16Vector>(self);
