@@ -25,8 +25,8 @@ pub enum Sums {
     /// promised: results are one of the two neighbours of the exact one, a multiply-add may be two
     /// operations, and subnormal numbers may be taken for 0.
     Lanes,
-    /// By the type of x: as [`Sums::Float`], or split-bf16: weights with their scale and x are sums of bf16
-    /// numbers, in matrix instructions that add in `f32` and flush subnormal numbers to 0.
+    /// By the type of x: as [`Sums::Float`], or split-bf16: weights with their scale, or codes without, and x are
+    /// sums of bf16 numbers, in instructions that add in `f32` and flush subnormal numbers to 0.
     SplitBf16,
     /// [`Sums::SplitBf16`] in instructions that add two products at a time and round sums to odd.
     SplitBf16OddRounding,

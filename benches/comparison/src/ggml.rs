@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use quantloom::dsl::experts::ExpertLayer;
+
 /// A type of ggml's weights and the order in which they are stored.
 #[derive(Clone, Copy)]
 pub struct GgmlWeights {
@@ -71,9 +73,33 @@ impl Ggml {
         m: usize,
         time: Duration,
     ) -> Result<f64, Box<dyn Error>> {
+        self.median("mul_mat", kind, &format!("{n} {k} {m} {}", time.as_millis()))
+    }
+
+    /// Median seconds of the three products of an expert layer (`mul_mat_id`) for M tokens; calls for about
+    /// `time`.
+    pub fn experts(
+        &mut self,
+        kind: GgmlWeights,
+        layer: &ExpertLayer,
+        m: usize,
+        time: Duration,
+    ) -> Result<f64, Box<dyn Error>> {
+        let ExpertLayer { experts, top_k, hidden, intermediate, .. } = layer;
+        let time = time.as_millis();
+        self.median("moe", kind, &format!("{experts} {top_k} {hidden} {intermediate} {m} {time}"))
+    }
+
+    /// The answer to a request: median seconds.
+    fn median(
+        &mut self,
+        what: &str,
+        kind: GgmlWeights,
+        sizes: &str,
+    ) -> Result<f64, Box<dyn Error>> {
         let (weights, order) = (kind.weights, kind.order());
         let requests = self.requests.as_mut().ok_or("ggml has no input")?;
-        writeln!(requests, "mul_mat {weights} {order} {n} {k} {m} {}", time.as_millis())?;
+        writeln!(requests, "{what} {weights} {order} {sizes}")?;
         requests.flush()?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;

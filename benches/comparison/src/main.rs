@@ -48,7 +48,10 @@ struct Arguments {
     /// Leave out weights with more rows (ggml)
     #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     rows: usize,
-    /// Only the tables whose heading has this text (ggml)
+    /// Whole expert layers in place of products (ggml)
+    #[arg(long)]
+    experts: bool,
+    /// Only the tables whose heading, or the layers whose name, has this text (ggml)
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     only: String,
 }
@@ -67,8 +70,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments.against {
         Peer::Candle => beside_candle(budget),
         Peer::Ggml => {
-            let Arguments { ggml_bench, m, rows, only, .. } = arguments;
+            let Arguments { ggml_bench, m, rows, experts, only, .. } = arguments;
             match ggml::Ggml::start(ggml_bench, rayon::current_num_threads())? {
+                Some(mut ggml) if experts => {
+                    beside_ggml::print_experts(&mut ggml, budget, &m, &only)
+                }
                 Some(mut ggml) => beside_ggml::print(&mut ggml, budget, &m, rows, &only),
                 None => Ok(()),
             }

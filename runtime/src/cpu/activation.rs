@@ -337,8 +337,8 @@ impl<'a> RowSource<'a> {
         false
     }
 
-    /// A row that is multiplied as it is given, in bf16 and in native order.
-    fn bf16_row(&self, token: usize, columns: Columns<'_>) -> Option<&'a [bf16]> {
+    /// A row in bf16 and in native order that is multiplied as it is given.
+    fn as_given(&self, token: usize, columns: Columns<'_>) -> Option<&'a [bf16]> {
         let as_given = matches!(self.conversion, RowConversion::Given)
             && self.x.factors.is_empty()
             && columns.order.is_none();
@@ -596,7 +596,7 @@ impl Vectorised for PackSplit<'_, '_> {
     fn run<V: Vector>(self) {
         let Self { source, columns, blocking, first, out, rows } = self;
         let SplitOut { x, sums, parts, non_finite } = out;
-        let of_x = match blocking.instruction {
+        let corrected = match blocking.instruction {
             Some(Instruction::Bf16Dot(Bf16Operand::Code { corrected, .. })) => corrected,
             _ => false,
         };
@@ -615,15 +615,16 @@ impl Vectorised for PackSplit<'_, '_> {
                 let token = tile.first + m;
                 let known = token < blocking.tokens;
                 if known
-                    && !of_x
+                    && !corrected
                     && parts == 1
-                    && let Some(row) = source.bf16_row(token, columns)
+                    && let Some(given) = source.as_given(token, columns)
                 {
-                    // An infinity times the second part of a weight may be NaN.
-                    if !split_bf16::finite(row) {
+                    // An infinity times the second part of a weight may be NaN: what is split here
+                    // multiplies such weights, too.
+                    if !split_bf16::finite(given) {
                         non_finite.store(true, Ordering::Relaxed);
                     }
-                    split_bf16::place_bf16(row, m, tile.size, blocking.together, x);
+                    split_bf16::place_bf16(given, m, tile.size, blocking.together, x);
                     continue;
                 }
                 if known {
@@ -638,7 +639,7 @@ impl Vectorised for PackSplit<'_, '_> {
                 } else {
                     ordered.fill(0.0);
                 }
-                if of_x {
+                if corrected {
                     for (segment, sum) in segment_sums_f32(ordered, blocking.segment).enumerate() {
                         sums[begin * segments + segment * tile.size + m] = sum;
                     }

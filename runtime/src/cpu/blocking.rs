@@ -2,7 +2,7 @@
 //! the instructions that multiply them.
 //!
 //! In: a native weight, an instruction set, a number of tokens. Out: a [`Blocking`]. For few tokens
-//! a panel is decoded on the fly and read once; for more tokens it is decoded in blocks.
+//! a panel is decoded on the fly, once for each of at most two tiles; for more tokens it is decoded in blocks.
 //! `super::product` runs the blocking.
 
 #[cfg(target_arch = "x86_64")]
@@ -63,7 +63,7 @@ pub struct Blocking {
     pub tile: usize,
     /// Panels of a tile, or panels that are read in parallel streams.
     pub panels: usize,
-    /// Contiguous columns of a token (integers).
+    /// Contiguous columns of a token, of integers and of bf16 numbers.
     pub together: usize,
     /// Columns of a segment.
     pub segment: usize,
@@ -213,7 +213,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Whether products of few tokens decode panels on the fly for these instructions, too.
+    /// Whether these instructions multiply few tokens as well, by panels that are decoded on the fly.
     fn decodes_on_the_fly(self, weight: &NativeWeight) -> bool {
         matches!(self, Self::Bf16Dot(_)) && weight.bf16_table().is_some()
     }
@@ -238,8 +238,9 @@ impl Instruction {
         tokens: usize,
         x: Option<usize>,
     ) -> Option<Self> {
-        if let Some(operand) = weight.bf16_operand() {
-            return (x == Some(1)).then_some(Self::Bf16Dot(operand));
+        if isa == Isa::Avx512Bf16 {
+            let operand = weight.bf16_operand().filter(|_| x == Some(1));
+            return operand.map(Self::Bf16Dot);
         }
         if isa != bf16::ISA {
             return None;
@@ -316,7 +317,7 @@ impl Instruction {
     }
 }
 
-/// Tokens of the only tile of a product that decodes on the fly.
+/// Tokens of a tile of a product that decodes on the fly.
 fn fused_tile(tokens: usize) -> usize {
     tokens.next_power_of_two()
 }

@@ -132,6 +132,7 @@ impl Backend for CpuDevice {
 
 impl fmt::Debug for CpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CpuDevice({}, {} decoders)", self.isa, self.decoders.len())
+        let bf16 = if self.bf16_dot { ", bf16 dot" } else { "" };
+        write!(f, "CpuDevice({}{bf16}, {} decoders)", self.isa, self.decoders.len())
     }
 }

@@ -1,5 +1,5 @@
-//! Instruction sets: their names, whether this machine has them, and the one function that runs
-//! code compiled for them.
+//! Instruction sets: their names, whether this machine has them, and the functions that run code
+//! compiled for them: one for all sets, and one for those with dot products of bf16 numbers.
 //!
 //! In: a `Vectorised`, generic over [`Vector`]. Out: its result with the vectors of an [`Isa`]. `enter`
 //! is called once per task of a thread, never inside a hot loop.

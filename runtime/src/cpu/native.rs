@@ -104,8 +104,14 @@ pub struct NativeWeight {
 
 impl NativeWeight {
     /// Packs a layer for a path, with codes `bits` wide. For integer products, x has a scale for each
-    /// `x_group` columns, or one a row.
-    pub fn new(weight: &Unpacked, path: Path, bits: usize, x_group: Option<usize>) -> Self {
+    /// `x_group` columns, or one a row. The device multiplies bf16 numbers by dot products if `bf16_dot`.
+    pub fn new(
+        weight: &Unpacked,
+        path: Path,
+        bits: usize,
+        x_group: Option<usize>,
+        bf16_dot: bool,
+    ) -> Self {
         let scheme = weight.scheme();
         let shape = weight.shape();
         let (group, mut arranged) = arrange(weight);
@@ -149,7 +155,7 @@ impl NativeWeight {
             x_group,
             table,
         };
-        packed.groups(weight, path, &arranged);
+        packed.groups(weight, (path, bf16_dot), &arranged);
         packed.rows(weight);
         let orders: Option<Vec<Vec<u32>>> =
             arranged.into_iter().map(|columns| columns.order).collect();
@@ -218,11 +224,6 @@ impl NativeWeight {
     /// The bf16 numbers of codes, where those are the operand and a table holds them.
     pub(super) fn bf16_table(&self) -> Option<&Bf16Table> {
         self.bf16_table.as_deref()
-    }
-
-    /// Multiplies without dot products of bf16 numbers.
-    pub(super) fn without_bf16_dot(self) -> Self {
-        Self { bf16_operand: None, bf16_table: None, ..self }
     }
 
     /// Bits of a stored code.
@@ -299,7 +300,12 @@ impl NativeWeight {
     }
 
     /// Combines the group parameters.
-    fn groups(&mut self, weight: &Unpacked, path: Path, arranged: &[ExpertColumns]) {
+    fn groups(
+        &mut self,
+        weight: &Unpacked,
+        (path, bf16_dot): (Path, bool),
+        arranged: &[ExpertColumns],
+    ) {
         let shape = weight.shape();
         let rows = self.panels * self.groups;
         let mut scales = vec![[0.0f32; PANEL]; self.experts * rows];
@@ -339,7 +345,7 @@ impl NativeWeight {
         if adds.iter().flatten().any(|add| *add != 0.0) {
             self.add = Some(adds);
         }
-        if path == Path::Fma {
+        if path == Path::Fma && bf16_dot {
             self.set_bf16_operand(&scheme.weight, constant);
         }
         self.scales = narrowest(scales);

@@ -1,7 +1,7 @@
 //! The loops around the kernels: panels over threads, blocks of K, tiles of tokens.
 //!
 //! In: a native weight, packed tokens, a blocking, the memory of y. Out: y. For few tokens a panel
-//! is decoded on the fly and read once. For more tokens a thread takes a group of panels, decodes a
+//! is decoded on the fly, once for each of at most two tiles. For more tokens a thread takes a group of panels, decodes a
 //! block of their columns into its own cache, and multiplies all tiles of tokens with the block
 //! before it takes the next block; sums are kept in `f32`, and `super::epilogue` converts them to
 //! y. A counter distributes panels, so that a slow thread does not delay the others.
@@ -95,7 +95,8 @@ impl CpuProduct<'_> {
         let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
         let panels = &panels[..streams];
         let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(streams * padded);
-        // Of several tiles each panel is its own stream, so that sums of all tokens are adjacent.
+        // Where there are several tiles, `streams` is 1, so that the sums of all tokens of a panel are adjacent.
+        debug_assert!(streams == 1 || padded <= self.blocking.tile, "{:?}", self.blocking);
         for Tile { first, size: tokens } in self.blocking.tiles() {
             let sums = &mut sums[first * streams..][..tokens * streams];
             let of_segments = first * segments..(first + tokens) * segments;

@@ -16,7 +16,7 @@ use super::groups::{
     activation_columns, common_columns, divides_into_segments, dot_columns, permutes,
 };
 use super::isa::{Isa, UnsupportedIsa};
-use super::native::Path;
+use super::native::{NativeWeight, Path};
 use crate::explanation::together;
 
 /// A kernel by what distinguishes it.
@@ -90,12 +90,18 @@ pub enum Rejection {
         "integer products need one activation zero point a row, this one has one per {0} columns"
     )]
     ActivationZeroPoints(usize),
-    /// x in bf16 is multiplied in `f32`.
+    /// The device does not multiply bf16 numbers by dot products.
     #[error(
-        "dot products of bf16 numbers are not known to be faster than f32 on this processor; \
-         `CpuDevice::with_bf16_dot` takes them"
+        "not known to be faster than f32 on this processor, or declined: see \
+         `CpuDevice::with_bf16_dot`"
     )]
-    SlowBf16Dot,
+    WithoutBf16Dot,
+    /// Neither weights nor codes are single bf16 numbers.
+    #[error(
+        "neither weights with their scales are single bf16 numbers, nor codes in groups of whole \
+         steps of 32 columns"
+    )]
+    NoBf16Operand,
     /// Groups are too short or do not end with half a chunk.
     #[error("integer products need scales that are constant over 16 columns, these are over {0}")]
     Groups(usize),
@@ -183,16 +189,29 @@ pub(crate) fn select_with(
         }
     };
     let kernel = KernelName { isa, path, decoder };
-    if path == Path::Fma && isa == Isa::Avx512Bf16 && !device.bf16_dot() {
-        let kernel = format!("{isa}, bf16 dot");
-        rejected.push(Rejected { kernel, why: Rejection::SlowBf16Dot });
-    }
     if path == Path::Dot {
         let why = Rejection::Later(kernel.to_string());
         rejected.push(Rejected { kernel: format!("{isa}, f32 fma"), why });
     }
     tracing::debug!(scheme = scheme.name, %kernel, "select");
     Selection { kernel, rejected }
+}
+
+/// Why x in bf16 is not multiplied by dot products of bf16 numbers on an instruction set that has them.
+pub(super) fn rejected_bf16_dot(
+    kernel: &KernelName,
+    bf16_dot: bool,
+    weight: &NativeWeight,
+) -> Option<Rejected> {
+    let KernelName { isa: isa @ Isa::Avx512Bf16, path: Path::Fma, .. } = kernel else {
+        return None;
+    };
+    let why = match (bf16_dot, weight.bf16_operand()) {
+        (false, _) => Rejection::WithoutBf16Dot,
+        (true, None) => Rejection::NoBf16Operand,
+        (true, Some(_)) => return None,
+    };
+    Some(Rejected { kernel: format!("{isa}, bf16 dot"), why })
 }
 
 /// Why integer products do not compute a scheme, if they do not.

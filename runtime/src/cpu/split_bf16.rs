@@ -143,6 +143,8 @@ pub fn of_input(quantiser: Option<&Quantiser>, own: FloatFormat) -> usize {
 fn of_type(number: Number) -> u32 {
     match number {
         Number::Float(format) => u32::from(format.mantissa_bits) + 1,
+        // Powers of two.
+        Number::E8m0 => 1,
         integer => integer.bits(),
     }
 }
@@ -171,19 +173,28 @@ pub struct PartCounter {
     integers: bool,
     /// Whether some value cannot be split.
     refused: bool,
+    /// Whether some value is so small that products with it could be flushed.
+    tiny: bool,
 }
 
 impl PartCounter {
     /// For the values of the codes, minus `offset`.
     pub fn new(code: &Code, offset: i32) -> Self {
-        let mut counter =
-            Self { least: 0.0, largest: 0.0, significant: 0, integers: true, refused: false };
+        let mut counter = Self {
+            least: 0.0,
+            largest: 0.0,
+            significant: 0,
+            integers: true,
+            refused: false,
+            tiny: false,
+        };
         for code_at in 0..1u32 << code.bits() {
             let value = code.decode(code_at) - f64::from(offset);
             counter.refused |= value.abs() > LARGEST_CODE;
             if value.is_nan() {
                 continue;
             }
+            counter.tiny |= value != 0.0 && value.abs() < *RANGE.start();
             counter.least = counter.least.min(value);
             counter.largest = counter.largest.max(value);
             counter.significant = counter.significant.max(significant(value));
@@ -192,9 +203,10 @@ impl PartCounter {
         counter
     }
 
-    /// Whether each value, without its scale, is one bf16 number.
+    /// Whether each value, without its scale, is one bf16 number, and large enough for products that flush
+    /// subnormal numbers.
     pub(crate) fn one_part(&self) -> bool {
-        !self.refused && self.significant <= BITS
+        !self.refused && !self.tiny && self.significant <= BITS
     }
 
     /// Number of parts of `(value - zero) * scale + shift`, 1 to [`MOST`]; `None` if the scale is
@@ -322,6 +334,11 @@ mod tests {
             assert_eq!(int4.parts(&group(outside, 0.0, 0.0)), None);
             assert_eq!(int4.parts(&group(1.0, 0.0, outside)), None);
         }
+        let of_two = |value: f64| Code::Codebook(vec![0, (value as f32).to_bits()]);
+        assert!(PartCounter::new(&of_two(255.0), 0).one_part());
+        assert!(!PartCounter::new(&of_two(257.0), 0).one_part());
+        assert!(PartCounter::new(&of_two(257.0), 1).one_part());
+        assert!(!PartCounter::new(&of_two(power(-101)), 0).one_part());
         let infinite = Code::Codebook(vec![0, f32::INFINITY.to_bits()]);
         assert_eq!(PartCounter::new(&infinite, 0).parts(&group(1.0, 0.0, 0.0)), None);
     }

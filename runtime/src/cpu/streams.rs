@@ -2,17 +2,19 @@
 //!
 //! In: the number of tokens; the place that is read. Out: the number of panels; prefetches.
 
+use super::bf16_row::MOST_BITS;
 use super::kernels::{AHEAD, PanelScales};
 use super::vector::Vector;
 
 /// Panels, of codes `bits` wide, that a product of few tokens reads in parallel. A core reads several
 /// streams faster than one: while one stream waits for its prefetcher at a page boundary, the others
 /// proceed. Of codes of 4 bits four are as good as eight; of 8 bits, whose chunks have twice the lines,
-/// two are faster than four (docs/performance/cpu.md). With more tokens, registers and time are needed for
+/// two are faster than four (docs/performance/cpu.md); between them, those that [`super::bf16_row`] serves have
+/// four. With more tokens, registers and time are needed for
 /// the tokens.
 pub const fn streams(tokens: usize, bits: usize) -> usize {
     match tokens {
-        ..=2 if bits <= 6 => MOST_STREAMS,
+        ..=2 if bits <= MOST_BITS => MOST_STREAMS,
         ..=4 => 2,
         _ => 1,
     }

@@ -17,7 +17,7 @@ use super::native::{NativeWeight, Path};
 use super::product::CpuProduct;
 use super::quantiser::ValueRange;
 use super::rows::InputRows;
-use super::select::{Selection, select_with};
+use super::select::{Selection, rejected_bf16_dot, select_with};
 use super::split_bf16;
 use super::tokens::Tokens;
 use crate::accumulation::{Accumulation, Sums};
@@ -65,14 +65,15 @@ impl CpuWeight {
             Decoder::Known(decoder) => Some(decoder.name()),
             Decoder::Table(_) => None,
         };
-        let selection = select_with(&device, known, scheme, shape);
+        let mut selection = select_with(&device, known, scheme, shape);
         let (path, bits) = (selection.kernel.path, decoder.get().bits());
         let x_group = match path {
             Path::Dot => scheme.quantiser().and_then(|of_x| activation_columns(of_x, shape)),
             Path::Fma => None,
         };
-        let native = standard(|| NativeWeight::new(weight, path, bits, x_group));
-        let native = if device.bf16_dot() { native } else { native.without_bf16_dot() };
+        let bf16_dot = device.bf16_dot();
+        let native = standard(|| NativeWeight::new(weight, path, bits, x_group, bf16_dot));
+        selection.rejected.extend(rejected_bf16_dot(&selection.kernel, bf16_dot, &native));
         Ok(Self {
             scheme: scheme.clone(),
             shape,
@@ -135,9 +136,9 @@ impl Op for CpuWeight {
 
     fn explain(&self, tokens: usize) -> String {
         let kernel = self.selection.explain(&self.kernel(tokens));
-        // Products are in f32, which represents x of every type: x is not converted.
+        // Sums are in f32, and products are exact for x of every type: x is not converted.
         let taken = self.scheme.activation_choices().filter_map(|taken| match taken.converted() {
-            Some(_) => Some(format!("x in {} is not converted: products are in f32", taken.own)),
+            Some(_) => Some(format!("x in {} is not converted: sums are in f32", taken.own)),
             None => self.scheme.is_mixed().then(|| taken.to_string()),
         });
         [kernel].into_iter().chain(taken).collect::<Vec<_>>().join("\n")
@@ -176,7 +177,7 @@ impl Accumulation for CpuWeight {
     /// One answer for every type of x: [`Sums::SplitBf16`] depends on the type by itself.
     fn sums(&self, _x: FloatFormat, tokens: usize) -> Sums {
         match (self.blocking(tokens, BF16).instruction, self.selection.kernel.path) {
-            (Some(product), _) => product.sums(),
+            (Some(instruction), _) => instruction.sums(),
             (_, Path::Dot) => Sums::Integer,
             (_, Path::Fma) => Sums::Float,
         }

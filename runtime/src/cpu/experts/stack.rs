@@ -78,7 +78,7 @@ impl Stack {
         let split = (1..=MOST_ROWS).find_map(|rows| {
             let of_bf16 = |kind: &&CpuWeight| {
                 let x = PACKED.map(|x| kind.of_tokens(rows, x).instruction);
-                x.into_iter().flatten().find(|product| *product != Instruction::Bytes)
+                x.into_iter().flatten().find(|instruction| *instruction != Instruction::Bytes)
             };
             Some((rows, kinds.iter().find_map(of_bf16)?.sums()))
         });

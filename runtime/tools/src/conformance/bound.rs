@@ -66,6 +66,12 @@
 //! previous sum; there are at most [`MOST_PAIRS`] pairs. The chain of one term is one instruction's
 //! roundings, plus one for each later instruction.
 //!
+//! Dot products of pairs of bf16 numbers (`vdpbf16ps`) multiply exact numbers too, weights with their scales or codes, and
+//! add the two products of a pair one after the other: one rounding a column, in chains of at most [`MOST_CHAIN`]
+//! columns, which is no more than [`SEGMENT`]. A chain ends with a segment where scales multiply sums (its scale, its
+//! addition: two per segment, as above), else with a block (its addition). A term loses three numbers below 2^-126 at
+//! most, its operands and a result of its own, and later results are among the [`FLUSHED`] of the pairs that are counted.
+//!
 //! The same with `bfmmla`, which rounds to odd, with twice the error of rounding to nearest: two
 //! for the sum of two products, and two for each two columns of each pair of parts that follow in
 //! the chain, that is, one per column; a chain has at most [`MOST_CHAIN`] of those. Chains, of at
@@ -125,6 +131,9 @@ const TINY: f64 = f64::from_bits((1023 - 150) << 52);
 const FIXED: usize = 18;
 /// Columns that are added in one chain before a group's scale is applied, at most.
 const SEGMENT: usize = 256;
+
+// Chains of pairs of bf16 numbers are counted as those of `f32` products.
+const _: () = assert!(MOST_CHAIN <= SEGMENT);
 
 /// Columns that one matrix instruction adds up, at least.
 const MATRIX_COLUMNS: usize = 8;
