@@ -89,10 +89,10 @@ impl<F: CodeDecoder> Bf16Vectorised for Row<'_, F> {
     #[inline(always)]
     fn run<V: Bf16Vector>(self) {
         match self.row.tokens {
-            1 => self.tokens::<V, 1, 4, { streams(1, MOST_BITS) }>(),
-            2 => self.tokens::<V, 2, 4, { streams(2, MOST_BITS) }>(),
-            4 => self.tokens::<V, 4, 2, { streams(4, MOST_BITS) }>(),
-            8 => self.tokens::<V, 8, 1, { streams(8, MOST_BITS) }>(),
+            1 => self.tokens::<V, 1, 4, { streams(1) }>(),
+            2 => self.tokens::<V, 2, 4, { streams(2) }>(),
+            4 => self.tokens::<V, 4, 2, { streams(4) }>(),
+            8 => self.tokens::<V, 8, 1, { streams(8) }>(),
             tokens => debug_assert!(false, "{tokens} tokens are not fused"),
         }
     }

@@ -113,7 +113,7 @@ impl Blocking {
                 && padding <= MOST_FUSED_PADDING;
         let fused_panels = match (path, instruction) {
             (Path::Fma, None) => 1,
-            _ => streams(tokens.min(tiling.fused_tokens), weight.bits()),
+            _ => streams(tokens.min(tiling.fused_tokens)),
         };
         let tile = match instruction {
             _ if fused => fused_tile(tokens.min(tiling.fused_tokens)),

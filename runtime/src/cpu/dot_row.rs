@@ -52,16 +52,10 @@ impl<F: CodeDecoder> Vectorised for Dot<'_, F> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         match self.row.tokens {
-            1 if const { streams(1, F::BITS) == 4 } => self.tokens::<V, 1, 4, 4>(),
-            1 if const { streams(1, F::BITS) == 2 } => self.tokens::<V, 1, 4, 2>(),
-            2 if const { V::TILING.fused_tokens >= 2 && streams(2, F::BITS) == 4 } => {
-                self.tokens::<V, 2, 4, 4>();
-            }
-            2 if const { V::TILING.fused_tokens >= 2 && streams(2, F::BITS) == 2 } => {
-                self.tokens::<V, 2, 4, 2>();
-            }
-            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2, 2>(),
-            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1, 1>(),
+            1 => self.tokens::<V, 1, 4, { streams(1) }>(),
+            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4, { streams(2) }>(),
+            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2, { streams(4) }>(),
+            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1, { streams(8) }>(),
             tokens => debug_assert!(false, "{tokens} tokens are not fused"),
         }
     }

@@ -2,26 +2,19 @@
 //!
 //! In: the number of tokens; the place that is read. Out: the number of panels; prefetches.
 
-use super::bf16_row::MOST_BITS;
 use super::kernels::{AHEAD, PanelScales};
 use super::vector::Vector;
 
-/// Panels, of codes `bits` wide, that a product of few tokens reads in parallel. A core reads several
-/// streams faster than one: while one stream waits for its prefetcher at a page boundary, the others
-/// proceed. Of codes of 4 bits four are as good as eight; of 8 bits, whose chunks have twice the lines,
-/// two are faster than four (docs/performance/cpu.md); between them, those that [`super::bf16_row`] serves have
-/// four. With more tokens, registers and time are needed for
-/// the tokens.
-pub const fn streams(tokens: usize, bits: usize) -> usize {
-    match tokens {
-        ..=2 if bits <= MOST_BITS => MOST_STREAMS,
-        ..=4 => 2,
-        _ => 1,
-    }
+/// Panels that a product of few tokens reads in parallel. A core reads two streams faster than one:
+/// while one stream waits for its prefetcher at a page boundary, the other proceeds. From memory, two are
+/// faster than four on a Zen 5 (docs/performance/cpu.md). With more tokens, registers and time are needed
+/// for the tokens.
+pub const fn streams(tokens: usize) -> usize {
+    if tokens <= 4 { MOST_STREAMS } else { 1 }
 }
 
 /// The maximum of [`streams`].
-pub const MOST_STREAMS: usize = 4;
+pub const MOST_STREAMS: usize = 2;
 
 /// Prefetch distance of codes, `bits` wide, in chunks.
 #[inline(always)]
