@@ -9,7 +9,7 @@ use super::bf16_dot::{PANELS, STEP, Step, word};
 use super::decoder::CodeDecoder;
 use super::isa::{Bf16Vectorised, Isa, enter_bf16};
 use super::kernels::Panel;
-use super::streams::{chunks_ahead, prefetch_codes, streams};
+use super::prefetch::{chunks_ahead, prefetch_codes};
 use super::tile::each;
 use super::vector::Bf16Vector;
 
@@ -55,7 +55,7 @@ impl<F: CodeDecoder> Bf16Vectorised for Steps<'_, F> {
 /// Some panels times few tokens, bf16 numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16Row<'a> {
-    /// The panels, as many as [`streams`] says.
+    /// The panels.
     pub panels: &'a [Panel<'a>],
     /// Columns of a segment, a multiple of 32 that divides a group (or is one of several equal parts of the
     /// only group; the last segment may be shorter).
@@ -89,40 +89,38 @@ impl<F: CodeDecoder> Bf16Vectorised for Row<'_, F> {
     #[inline(always)]
     fn run<V: Bf16Vector>(self) {
         match self.row.tokens {
-            1 => self.tokens::<V, 1, 4, { streams(1) }>(),
-            2 => self.tokens::<V, 2, 4, { streams(2) }>(),
-            4 => self.tokens::<V, 4, 2, { streams(4) }>(),
-            8 => self.tokens::<V, 8, 1, { streams(8) }>(),
+            1 => self.tokens::<V, 1, 4>(),
+            2 => self.tokens::<V, 2, 4>(),
+            4 => self.tokens::<V, 4, 2>(),
+            8 => self.tokens::<V, 8, 1>(),
             tokens => debug_assert!(false, "{tokens} tokens are not fused"),
         }
     }
 }
 
 impl<F: CodeDecoder> Row<'_, F> {
-    /// M tokens by P panels, C independent chains of products a token.
+    /// M tokens, C independent chains of products a token.
     #[inline(always)]
-    fn tokens<V: Bf16Vector, const M: usize, const C: usize, const P: usize>(self) {
+    fn tokens<V: Bf16Vector, const M: usize, const C: usize>(self) {
         let Self { decoder, row, sums } = self;
         let (pairs, _) = row.x.as_chunks::<2>();
         let (pairs, _) = pairs.as_chunks::<M>();
         let (x, _) = pairs.as_chunks::<{ STEP / 2 }>();
         let (x_sums, _) = row.sums.as_chunks::<M>();
-        let Some(panels) = row.panels.first_chunk::<P>() else {
-            debug_assert!(false, "{} panels for {P} streams", row.panels.len());
-            return;
-        };
         let table = V::table(row.table);
         let steps = row.segment / STEP;
-        let mut totals = [[V::splat(0); M]; P];
-        for (at, x) in x.chunks(steps).enumerate() {
-            for (Panel { planes, groups }, totals) in panels.iter().zip(&mut totals) {
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        for (panel, sums) in row.panels.iter().zip(sums) {
+            let Panel { planes, groups, .. } = panel;
+            let mut totals = [V::splat(0); M];
+            for (at, x) in x.chunks(steps).enumerate() {
                 let mut parts = [[V::splat(0); C]; M];
                 let group = at * row.segment / groups.columns;
                 let ahead = chunks_ahead(F::BITS) * STEP / groups.columns;
-                groups.scales.prefetch::<V, P>(group + ahead);
+                panel.prefetch_scales::<V>(group + ahead);
                 let chunks = planes[at * steps * F::BITS..].chunks_exact(F::BITS);
                 for (chunk, x) in chunks.zip(x) {
-                    prefetch_codes::<V, P>(F::BITS, planes, chunk);
+                    prefetch_codes::<V>(F::BITS, panel, chunk);
                     let codes: [V; 8] = decoder.codes(chunk);
                     each!(q in [0 1 2 3 4 5 6 7] {
                         let numbers = codes[q].pairs(table);
@@ -153,9 +151,6 @@ impl<F: CodeDecoder> Row<'_, F> {
                     });
                 }
             }
-        }
-        let (sums, _) = sums.as_chunks_mut::<M>();
-        for (totals, sums) in totals.into_iter().zip(sums) {
             each!(m in M {
                 totals[m].store_f32(&mut sums[m]);
             });

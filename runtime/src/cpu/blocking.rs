@@ -17,7 +17,6 @@ use super::native::{Bf16Operand, NativeWeight, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 use super::split_bf16;
-use super::streams::streams;
 use super::tokens::{Tile, padded, tiles};
 use crate::accumulation::Sums;
 use crate::buffer::bytes_of;
@@ -32,6 +31,10 @@ const FMA_SEGMENT: usize = 128;
 const DOT_BLOCK: usize = 512;
 /// Columns of a block of decoded weights: with two panels 16 KiB.
 const FMA_BLOCK: usize = 128;
+
+/// Panels that a kernel decodes on the fly for one tile of tokens, one after the other: a call takes as long as
+/// a small part of a panel.
+pub const FUSED_PANELS: usize = 8;
 
 /// Tokens of zeros, at most, in the last of several tiles for which a panel is decoded on the fly.
 const MOST_FUSED_PADDING: usize = 3;
@@ -61,7 +64,7 @@ pub struct Blocking {
     pub instruction: Option<Instruction>,
     /// Tokens of the largest tile.
     pub tile: usize,
-    /// Panels of a tile, or panels that are read in parallel streams.
+    /// Panels of a tile; of those that are decoded on the fly, as many as a kernel multiplies at once.
     pub panels: usize,
     /// Contiguous columns of a token, of integers and of bf16 numbers.
     pub together: usize,
@@ -111,10 +114,6 @@ impl Blocking {
                 && instruction.is_none()
                 && few_tiles
                 && padding <= MOST_FUSED_PADDING;
-        let fused_panels = match (path, instruction) {
-            (Path::Fma, None) => 1,
-            _ => streams(tokens.min(tiling.fused_tokens)),
-        };
         let tile = match instruction {
             _ if fused => fused_tile(tokens.min(tiling.fused_tokens)),
             Some(instruction) => instruction.tokens(),
@@ -143,7 +142,11 @@ impl Blocking {
             fused,
             instruction,
             tile,
-            panels: if fused { fused_panels } else { panels },
+            panels: match fused {
+                false => panels,
+                true if one_tile => FUSED_PANELS,
+                true => 1,
+            },
             together: match instruction {
                 Some(Instruction::Bf16Dot(_)) if fused => 2,
                 _ if fused => 4,

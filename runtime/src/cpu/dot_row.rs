@@ -2,20 +2,20 @@
 //!
 //! In: the bit planes and group parameters of some panels ([`super::native`]), packed tokens
 //! ([`super::tokens`]). Out: sums of 16 rows per panel and token. Decoded codes stay in registers, so
-//! that the time is that of reading the panels: several of them are read in parallel streams.
+//! that the time is that of reading the panels.
 
 use super::decoder::CodeDecoder;
 use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
 use super::kernels::{CHUNK, Panel, look_up};
-use super::streams::{chunks_ahead, prefetch_codes, streams};
+use super::prefetch::{chunks_ahead, prefetch_codes};
 use super::tile::{DotTokens, each};
 use super::vector::Vector;
 
 /// Some panels times few tokens, integers.
 #[derive(Clone, Copy, Debug)]
 pub struct DotRow<'a> {
-    /// The panels, as many as [`streams`] says; `add` of their groups is not used.
+    /// The panels; `add` of their groups is not used.
     pub panels: &'a [Panel<'a>],
     /// Columns of a segment, 16 or a multiple of 32 that divides a group (or is one of several equal
     /// parts of the only group; the last segment may be shorter).
@@ -52,43 +52,46 @@ impl<F: CodeDecoder> Vectorised for Dot<'_, F> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         match self.row.tokens {
-            1 => self.tokens::<V, 1, 4, { streams(1) }>(),
-            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4, { streams(2) }>(),
-            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2, { streams(4) }>(),
-            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1, { streams(8) }>(),
+            1 => self.tokens::<V, 1, 4>(),
+            2 if const { V::TILING.fused_tokens >= 2 } => self.tokens::<V, 2, 4>(),
+            4 if const { V::TILING.fused_tokens >= 4 } => self.tokens::<V, 4, 2>(),
+            8 if const { V::TILING.fused_tokens >= 8 } => self.tokens::<V, 8, 1>(),
             tokens => debug_assert!(false, "{tokens} tokens are not fused"),
         }
     }
 }
 
 impl<F: CodeDecoder> Dot<'_, F> {
-    /// M tokens by P panels.
+    /// M tokens.
     #[inline(always)]
-    fn tokens<V: Vector, const M: usize, const C: usize, const P: usize>(self) {
-        let Self { decoder, row, sums } = self;
-        let (x, _) = row.x.as_chunks::<M>();
-        let (starts, _) = row.starts.as_chunks::<M>();
-        let Some(panels) = row.panels.first_chunk::<P>() else {
-            debug_assert!(false, "{} panels for {P} streams", row.panels.len());
-            return;
-        };
-        let scales = row.scales.map(|scales| scales.as_chunks::<M>().0);
-        let tokens = DotTokens { x, starts, scales };
-        let totals = match row.table {
+    fn tokens<V: Vector, const M: usize, const C: usize>(self) {
+        match self.row.table {
             Some(table) if const { F::TABLE } => {
-                let codes = TableCodes { decoder, table };
-                multiply::<V, _, M, C, P>(codes, panels, tokens, row.segment)
+                let codes = TableCodes { decoder: self.decoder, table };
+                self.panels::<V, _, M, C>(codes);
             }
             None if const { F::INTEGERS } => {
-                multiply::<V, _, M, C, P>(Codes { decoder }, panels, tokens, row.segment)
+                let codes = Codes { decoder: self.decoder };
+                self.panels::<V, _, M, C>(codes);
             }
-            _ => {
-                debug_assert!(false, "{} has no such integers", F::NAME);
-                return;
-            }
-        };
+            _ => debug_assert!(false, "{} has no such integers", F::NAME),
+        }
+    }
+
+    #[inline(always)]
+    fn panels<V: Vector, I: Integers, const M: usize, const C: usize>(self, integers: I) {
+        let Self { row, sums, .. } = self;
+        let (x, _) = row.x.as_chunks::<M>();
+        let (starts, _) = row.starts.as_chunks::<M>();
+        let scales = row.scales.map(|scales| scales.as_chunks::<M>().0);
+        let tokens = DotTokens { x, starts, scales };
         let (sums, _) = sums.as_chunks_mut::<M>();
-        for (totals, sums) in totals.into_iter().zip(sums) {
+        for (panel, sums) in row.panels.iter().zip(sums) {
+            let totals = if row.segment == HALF_CHUNK {
+                half_chunks::<V, I, M>(integers, panel, tokens)
+            } else {
+                chunks::<V, I, M, C>(integers, panel, tokens, row.segment)
+            };
             each!(m in M {
                 totals[m].store_f32(&mut sums[m]);
             });
@@ -165,101 +168,85 @@ impl<F: CodeDecoder> Integers for TableCodes<'_, F> {
     }
 }
 
-#[inline(always)]
-fn multiply<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize>(
-    codes: I,
-    panels: &[Panel<'_>; P],
-    tokens: DotTokens<'_, M>,
-    segment: usize,
-) -> [[V; M]; P] {
-    if segment == HALF_CHUNK {
-        half_chunks::<V, I, M, P>(codes, panels, tokens)
-    } else {
-        chunks::<V, I, M, C, P>(codes, panels, tokens, segment)
-    }
-}
-
 /// Segments of whole chunks; C independent chains of products a token, enough to hide their latency.
 #[inline(always)]
-fn chunks<V: Vector, I: Integers, const M: usize, const C: usize, const P: usize>(
+fn chunks<V: Vector, I: Integers, const M: usize, const C: usize>(
     integers: I,
-    panels: &[Panel<'_>; P],
+    panel: &Panel<'_>,
     tokens: DotTokens<'_, M>,
     segment: usize,
-) -> [[V; M]; P] {
-    let mut totals = [[V::splat(0); M]; P];
+) -> [V; M] {
+    let Panel { planes, groups, .. } = panel;
+    let mut totals = [V::splat(0); M];
     let lines = I::BITS * (segment / CHUNK);
     for (at, (x, starts)) in tokens.x.chunks(segment / 4).zip(tokens.starts).enumerate() {
-        for (Panel { planes, groups }, totals) in panels.iter().zip(&mut totals) {
-            let mut parts = [[V::splat(0); C]; M];
-            each!(m in M {
-                parts[m][0] = V::splat(starts[m] as u32);
-            });
-            let group = at * segment / groups.columns;
-            let ahead = chunks_ahead(I::BITS) * CHUNK / groups.columns;
-            groups.scales.prefetch::<V, P>(group + ahead);
-            let chunks = planes[at * lines..].chunks_exact(I::BITS);
-            for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
-                prefetch_codes::<V, P>(I::BITS, planes, chunk);
-                let codes: [V; 8] = integers.of(chunk);
-                each!(q in [0 1 2 3 4 5 6 7] {
-                    each!(m in M {
-                        let part = &mut parts[m][q % C];
-                        *part = I::dot(*part, codes[q], V::splat(x[q][m]));
-                    });
+        let mut parts = [[V::splat(0); C]; M];
+        each!(m in M {
+            parts[m][0] = V::splat(starts[m] as u32);
+        });
+        let group = at * segment / groups.columns;
+        let ahead = chunks_ahead(I::BITS) * CHUNK / groups.columns;
+        panel.prefetch_scales::<V>(group + ahead);
+        let chunks = planes[at * lines..].chunks_exact(I::BITS);
+        for (chunk, x) in chunks.zip(x.as_chunks::<8>().0) {
+            prefetch_codes::<V>(I::BITS, panel, chunk);
+            let codes: [V; 8] = integers.of(chunk);
+            each!(q in [0 1 2 3 4 5 6 7] {
+                each!(m in M {
+                    let part = &mut parts[m][q % C];
+                    *part = I::dot(*part, codes[q], V::splat(x[q][m]));
                 });
-            }
-            let mut whole = [V::splat(0); M];
-            each!(m in M {
-                let mut part = parts[m][0];
-                if const { C > 1 } {
-                    part = part.add(parts[m][1]);
-                }
-                if const { C > 2 } {
-                    part = part.add(parts[m][2].add(parts[m][3]));
-                }
-                whole[m] = part;
             });
-            add_scaled(whole, groups.scales.row(group), tokens, at, totals);
         }
+        let mut whole = [V::splat(0); M];
+        each!(m in M {
+            let mut part = parts[m][0];
+            if const { C > 1 } {
+                part = part.add(parts[m][1]);
+            }
+            if const { C > 2 } {
+                part = part.add(parts[m][2].add(parts[m][3]));
+            }
+            whole[m] = part;
+        });
+        add_scaled(whole, groups.scales.row(group), tokens, at, &mut totals);
     }
     totals
 }
 
-/// Segments of [`HALF_CHUNK`] columns: the panels are chains enough.
+/// Segments of [`HALF_CHUNK`] columns.
 #[inline(always)]
-fn half_chunks<V: Vector, I: Integers, const M: usize, const P: usize>(
+fn half_chunks<V: Vector, I: Integers, const M: usize>(
     integers: I,
-    panels: &[Panel<'_>; P],
+    panel: &Panel<'_>,
     tokens: DotTokens<'_, M>,
-) -> [[V; M]; P] {
-    let mut totals = [[V::splat(0); M]; P];
+) -> [V; M] {
+    let Panel { planes, groups, .. } = panel;
+    let mut totals = [V::splat(0); M];
     let (x, _) = tokens.x.as_chunks::<8>();
     let (starts, _) = tokens.starts.as_chunks::<2>();
     for (at, (x, starts)) in x.iter().zip(starts).enumerate() {
-        for (Panel { planes, groups }, totals) in panels.iter().zip(&mut totals) {
-            let group = at * CHUNK / groups.columns;
-            let ahead = chunks_ahead(I::BITS) * CHUNK / groups.columns;
-            groups.scales.prefetch::<V, P>(group + ahead);
-            let chunk = &planes[at * I::BITS..][..I::BITS];
-            prefetch_codes::<V, P>(I::BITS, planes, chunk);
-            let codes: [V; 8] = integers.of(chunk);
-            each!(half in [0 1] {
-                let mut parts = [V::splat(0); M];
-                each!(m in M {
-                    parts[m] = V::splat(starts[half][m] as u32);
-                });
-                each!(q in [0 1 2 3] {
-                    each!(m in M {
-                        let q = 4 * half + q;
-                        parts[m] = I::dot(parts[m], codes[q], V::splat(x[q][m]));
-                    });
-                });
-                let segment = 2 * at + half;
-                let scale = groups.scales.row(segment * HALF_CHUNK / groups.columns);
-                add_scaled(parts, scale, tokens, segment, totals);
+        let group = at * CHUNK / groups.columns;
+        let ahead = chunks_ahead(I::BITS) * CHUNK / groups.columns;
+        panel.prefetch_scales::<V>(group + ahead);
+        let chunk = &planes[at * I::BITS..][..I::BITS];
+        prefetch_codes::<V>(I::BITS, panel, chunk);
+        let codes: [V; 8] = integers.of(chunk);
+        each!(half in [0 1] {
+            let mut parts = [V::splat(0); M];
+            each!(m in M {
+                parts[m] = V::splat(starts[half][m] as u32);
             });
-        }
+            each!(q in [0 1 2 3] {
+                each!(m in M {
+                    let q = 4 * half + q;
+                    parts[m] = I::dot(parts[m], codes[q], V::splat(x[q][m]));
+                });
+            });
+            let segment = 2 * at + half;
+            let scale = groups.scales.row(segment * HALF_CHUNK / groups.columns);
+            add_scaled(parts, scale, tokens, segment, &mut totals);
+        });
     }
     totals
 }

@@ -7,12 +7,11 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::blocking::Blocking;
+use super::blocking::{Blocking, FUSED_PANELS};
 use super::isa::Vectorised;
 use super::kernels::Groups;
 use super::native::{PANEL, Rows};
 use super::product::CpuProduct;
-use super::streams::MOST_STREAMS;
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
 use crate::element::{ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
@@ -127,7 +126,7 @@ unsafe fn place<T: Copy>(
 /// panels of a token are adjacent in y, and the next token is a row of y away.
 pub(super) struct Epilogue<'a, 'b> {
     pub(super) product: &'a CpuProduct<'b>,
-    /// The panels: one or more, at most [`MOST_STREAMS`].
+    /// The panels: one or more, at most [`FUSED_PANELS`].
     pub(super) range: Range<usize>,
     pub(super) sums: &'a [[f32; 16]],
     /// Strides in `sums`: of tokens, and of panels.
@@ -141,9 +140,9 @@ impl Vectorised for Epilogue<'_, '_> {
     fn run<V: Vector>(self) {
         let Self { product, range, sums, apart, output } = self;
         let of = |p: usize| (range.start + p).min(range.end - 1);
-        let rows: [Rows<'_>; MOST_STREAMS] =
+        let rows: [Rows<'_>; FUSED_PANELS] =
             std::array::from_fn(|p| product.weight.rows_of(product.expert, of(p)));
-        let groups: [Groups<'_>; MOST_STREAMS] =
+        let groups: [Groups<'_>; FUSED_PANELS] =
             std::array::from_fn(|p| product.weight.groups_of(product.expert, of(p)));
         for tile in product.blocking.tiles() {
             for m in 0..tile.size.min(product.blocking.tokens.saturating_sub(tile.first)) {

@@ -6,8 +6,11 @@
 //! ([`super::tokens`]). Out: codes, weights, or sums of 16 rows per token. A *segment* is the
 //! columns between two reads of the group parameters: a group or a part of a group.
 
+use std::ops::Range;
+
 use super::decoder::CodeDecoder;
 use super::isa::{Isa, Vectorised, enter};
+use super::prefetch::{Jump, prefetch_codes};
 use super::tile::each;
 use super::vector::Vector;
 
@@ -27,6 +30,18 @@ pub enum PanelScales<'a> {
 }
 
 impl PanelScales<'_> {
+    /// The addresses of all scales.
+    pub(super) fn addresses(self) -> Range<usize> {
+        let all = match self {
+            Self::Bf16(rows) | Self::F16(rows) => rows.as_flattened().as_ptr_range(),
+            Self::F32(rows) => {
+                let all = rows.as_flattened().as_ptr_range();
+                return all.start.addr()..all.end.addr();
+            }
+        };
+        all.start.addr()..all.end.addr()
+    }
+
     /// The scales of a group.
     #[inline(always)]
     pub fn row<V: Vector>(self, group: usize) -> V {
@@ -74,20 +89,22 @@ impl Segment<'_> {
     }
 }
 
-/// A panel: one stream of memory.
+/// A panel.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
     /// All its chunks.
     pub planes: &'a [[u8; 64]],
     /// Its groups.
     pub groups: Groups<'a>,
+    /// Where its thread reads on.
+    pub jump: Jump,
 }
 
-/// A panel times few tokens, `f32`.
+/// Some panels times few tokens, `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct FmaRow<'a> {
-    /// The panel.
-    pub panel: Panel<'a>,
+    /// The panels.
+    pub panels: &'a [Panel<'a>],
     /// Columns of a segment: 4, 8, 16 or a multiple of 32 that divides a group (or as in
     /// [`DotRow::segment`](super::dot_row::DotRow::segment)).
     pub segment: usize,
@@ -196,11 +213,6 @@ impl<F: CodeDecoder> Vectorised for Weights<'_, F> {
     }
 }
 
-/// Prefetch distance of codes in bytes: about the latency of memory at the bandwidth of a core's
-/// stream. Scales are prefetched as many whole groups ahead, and no further:
-/// docs/performance/cpu.md.
-pub(super) const AHEAD: usize = 2048;
-
 struct Fma<'a, F> {
     decoder: &'a F,
     row: FmaRow<'a>,
@@ -235,56 +247,67 @@ impl<F: CodeDecoder> Fma<'_, F> {
     #[inline(always)]
     fn tokens<V: Vector, const M: usize, const C: usize>(self) {
         let Self { decoder, row, sums } = self;
-        let Groups { columns, scales, add } = row.panel.groups;
-        let (x, _) = row.x.as_chunks::<M>();
-        let (x_sums, _) = row.sums.as_chunks::<M>();
-        let mut totals = [V::splat(0); M];
-        let mut parts = [[V::splat(0); C]; M];
-        let (mut segment, mut left) = (0, row.segment);
-        let last = x.len();
-        for (chunk, (planes, x)) in
-            row.panel.planes.chunks_exact(F::BITS).zip(x.as_chunks::<CHUNK>().0).enumerate()
-        {
-            for line in planes {
-                V::prefetch(line.as_ptr().wrapping_add(AHEAD));
-            }
-            let codes: [V; 8] = decoder.codes(planes);
-            // A loop, not unrolled: the end of a segment would otherwise be eight times in every
-            // kernel.
-            for (q, codes) in codes.into_iter().enumerate() {
-                let values = decoder.values(codes);
-                each!(j in [0 1 2 3] {
-                    each!(m in M {
-                        let token = V::splat(x[4 * q + j][m].to_bits());
-                        parts[m][j % C] = values[j].fma_f32(token, parts[m][j % C]);
-                    });
+        let (sums, _) = sums.as_chunks_mut::<M>();
+        for (panel, sums) in row.panels.iter().zip(sums) {
+            let totals = fma_panel::<V, F, M, C>(decoder, row, panel);
+            each!(m in M {
+                totals[m].store_f32(&mut sums[m]);
+            });
+        }
+    }
+}
+
+#[inline(always)]
+fn fma_panel<V: Vector, F: CodeDecoder, const M: usize, const C: usize>(
+    decoder: &F,
+    row: FmaRow<'_>,
+    panel: &Panel<'_>,
+) -> [V; M] {
+    let Groups { columns, scales, add } = panel.groups;
+    let (x, _) = row.x.as_chunks::<M>();
+    let (x_sums, _) = row.sums.as_chunks::<M>();
+    let mut totals = [V::splat(0); M];
+    let mut parts = [[V::splat(0); C]; M];
+    let (mut segment, mut left) = (0, row.segment);
+    let last = x.len();
+    for (chunk, (planes, x)) in
+        panel.planes.chunks_exact(F::BITS).zip(x.as_chunks::<CHUNK>().0).enumerate()
+    {
+        prefetch_codes::<V>(F::BITS, panel, planes);
+        let codes: [V; 8] = decoder.codes(planes);
+        // A loop, not unrolled: the end of a segment would otherwise be eight times in every
+        // kernel.
+        for (q, codes) in codes.into_iter().enumerate() {
+            let values = decoder.values(codes);
+            each!(j in [0 1 2 3] {
+                each!(m in M {
+                    let token = V::splat(x[4 * q + j][m].to_bits());
+                    parts[m][j % C] = values[j].fma_f32(token, parts[m][j % C]);
                 });
-                left -= 4;
-                if left == 0 || chunk * CHUNK + 4 * q + 4 == last {
-                    let group = segment * row.segment / columns;
-                    let scale: V = scales.row(group);
-                    each!(m in M {
-                        let mut part = parts[m][0];
-                        if const { C > 1 } {
-                            part = part.add_f32(parts[m][1]);
-                        }
-                        if const { C > 2 } {
-                            part = part.add_f32(parts[m][2].add_f32(parts[m][3]));
-                        }
-                        totals[m] = part.fma_f32(scale, totals[m]);
-                        if let Some(add) = add {
-                            let sum = V::splat(x_sums[segment][m].to_bits());
-                            totals[m] = V::load_f32(&add[group]).fma_f32(sum, totals[m]);
-                        }
-                        parts[m] = [V::splat(0); C];
-                    });
-                    segment += 1;
-                    left = row.segment;
-                }
+            });
+            left -= 4;
+            if left == 0 || chunk * CHUNK + 4 * q + 4 == last {
+                let group = segment * row.segment / columns;
+                let scale: V = scales.row(group);
+                each!(m in M {
+                    let mut part = parts[m][0];
+                    if const { C > 1 } {
+                        part = part.add_f32(parts[m][1]);
+                    }
+                    if const { C > 2 } {
+                        part = part.add_f32(parts[m][2].add_f32(parts[m][3]));
+                    }
+                    totals[m] = part.fma_f32(scale, totals[m]);
+                    if let Some(add) = add {
+                        let sum = V::splat(x_sums[segment][m].to_bits());
+                        totals[m] = V::load_f32(&add[group]).fma_f32(sum, totals[m]);
+                    }
+                    parts[m] = [V::splat(0); C];
+                });
+                segment += 1;
+                left = row.segment;
             }
         }
-        each!(m in M {
-            totals[m].store_f32(&mut sums[m]);
-        });
     }
+    totals
 }

@@ -20,6 +20,7 @@ use super::bf16_row::{Bf16Table, MOST_BITS};
 use super::decoder::{StoredCode, planes, stored_code};
 use super::groups::{ExpertColumns, arrange};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
+use super::prefetch::Jump;
 use super::split_bf16::{self, PartCounter};
 use super::tokens::Columns;
 use crate::buffer::{AlignedBuffer, SharedLines};
@@ -274,7 +275,7 @@ impl NativeWeight {
         let lines = self.chunks * self.bits;
         let first = (expert * self.panels + panel) * lines;
         let planes = &self.codes.lines()[first..first + lines];
-        Panel { planes, groups: self.groups_of(expert, panel) }
+        Panel { planes, groups: self.groups_of(expert, panel), jump: Jump::default() }
     }
 
     /// The groups of a panel.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::amx::{self, bf16};
 use super::bf16_dot::{self, Bf16Block, SegmentScales};
 use super::bf16_row::Bf16Row;
-use super::blocking::{Blocking, Instruction};
+use super::blocking::{Blocking, FUSED_PANELS, Instruction};
 use super::decoder::DynDecoder;
 use super::dot_row::DotRow;
 use super::epilogue::{Epilogue, OutputWriter};
@@ -21,9 +21,9 @@ use super::kernels::{CHUNK, FmaRow, Groups, Panel, PanelScales, Segment};
 use super::native::{Bf16Operand, NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
+use super::prefetch::Jump;
 use super::queue;
 use super::split_bf16;
-use super::streams::MOST_STREAMS;
 use super::tile::{DotBlock, DotTokens, TileSums};
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
@@ -40,7 +40,22 @@ pub(super) struct CpuProduct<'a> {
     pub(super) tokens: Tokens<'a>,
 }
 
-impl CpuProduct<'_> {
+/// Panels of a weight, from one on.
+#[derive(Clone, Copy)]
+pub(super) struct NextPanels<'a> {
+    pub(super) weight: &'a NativeWeight,
+    pub(super) expert: usize,
+    pub(super) panel: usize,
+}
+
+impl<'a> NextPanels<'a> {
+    /// The first one.
+    fn panel(self) -> Panel<'a> {
+        self.weight.panel(self.expert, self.panel)
+    }
+}
+
+impl<'a> CpuProduct<'a> {
     /// Computes y [M, n]; `scratch` is divided among as many tasks as it has room for.
     pub(super) fn run(&self, n: usize, y: &mut ValuesMut<'_>, scratch: &mut [[u8; 64]]) {
         let Some(output) = OutputWriter::new(y, n, self.blocking.tokens) else { return };
@@ -48,24 +63,41 @@ impl CpuProduct<'_> {
             return;
         }
         let (panels, batch) = (self.weight.panels(), self.batch());
+        let units = panels.div_ceil(batch);
         let work = |unit: usize, scratch: &mut [[u8; 64]]| {
             let first = unit * batch;
-            self.panels(first..(first + batch).min(panels), &output, scratch);
+            let next = queue::likely_next(unit, units);
+            let next = next.map(|unit| self.next_panels(unit * batch));
+            self.panels(first..(first + batch).min(panels), next, &output, scratch);
         };
-        queue::share(panels.div_ceil(batch), scratch, self.blocking.scratch() / 64, work);
+        queue::share(units, scratch, self.blocking.scratch() / 64, work);
     }
 
-    /// Computes the columns of y of some panels.
+    /// The panels from one on.
+    fn next_panels(&self, panel: usize) -> NextPanels<'a> {
+        NextPanels { weight: self.weight, expert: self.expert, panel }
+    }
+
+    /// Computes the columns of y of some panels. Of `next`, which this thread is likely to read then, the first
+    /// lines are prefetched where panels are decoded on the fly.
     pub(super) fn panels(
         &self,
         range: Range<usize>,
+        next: Option<NextPanels<'_>>,
         output: &OutputWriter<'_>,
         scratch: &mut [[u8; 64]],
     ) {
-        let streams = self.blocking.panels;
-        for first in range.clone().step_by(streams) {
-            match (self.blocking.fused, streams) {
-                (true, _) => self.fused(first..(first + streams).min(range.end), output, scratch),
+        let each = self.blocking.panels;
+        for first in range.clone().step_by(each) {
+            match (self.blocking.fused, each) {
+                (true, _) => {
+                    let here = first..(first + each).min(range.end);
+                    let next = match here.end < range.end {
+                        true => Some(self.next_panels(here.end)),
+                        false => next,
+                    };
+                    self.fused(here, next, output, scratch);
+                }
                 (false, 1) => self.blocked::<1>(first, output, scratch),
                 (false, _) => self.blocked::<2>(first, output, scratch),
             }
@@ -83,22 +115,31 @@ impl CpuProduct<'_> {
         let turns = self.weight.panels().div_ceil(4 * rayon::current_num_threads());
         let most = ((256 << 10) / bytes).clamp(1, 16);
         let least = (16usize << 10).div_ceil(bytes).min(most);
-        turns.clamp(least, most).next_multiple_of(self.blocking.panels)
+        turns.clamp(least, most)
     }
 
-    fn fused(&self, range: Range<usize>, output: &OutputWriter<'_>, scratch: &mut [[u8; 64]]) {
-        let Blocking { panels: streams, segment, segments, padded, .. } = self.blocking;
+    fn fused(
+        &self,
+        range: Range<usize>,
+        next: Option<NextPanels<'_>>,
+        output: &OutputWriter<'_>,
+        scratch: &mut [[u8; 64]],
+    ) {
+        let Blocking { segment, segments, padded, .. } = self.blocking;
         let columns = self.weight.columns();
-        // A missing panel at the end is replaced by the last panel.
         let panel =
             |at: usize| self.weight.panel(self.expert, (range.start + at).min(range.end - 1));
-        let panels: [Panel<'_>; MOST_STREAMS] = std::array::from_fn(panel);
-        let panels = &panels[..streams];
-        let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(streams * padded);
-        // Where there are several tiles, `streams` is 1, so that the sums of all tokens of a panel are adjacent.
-        debug_assert!(streams == 1 || padded <= self.blocking.tile, "{:?}", self.blocking);
+        let mut panels: [Panel<'_>; FUSED_PANELS] = std::array::from_fn(panel);
+        let panels = &mut panels[..range.len()];
+        if let Some(last) = panels.last_mut() {
+            last.jump = Jump::new(last, next.map(NextPanels::panel).as_ref());
+        }
+        let panels = &*panels;
+        let sums: &mut [[f32; 16]] = BumpAllocator::new(scratch).take(panels.len() * padded);
+        // Where there are several tiles there is one panel, so that the sums of all tokens of a panel are adjacent.
+        debug_assert!(panels.len() == 1 || padded <= self.blocking.tile, "{:?}", self.blocking);
         for Tile { first, size: tokens } in self.blocking.tiles() {
-            let sums = &mut sums[first * streams..][..tokens * streams];
+            let sums = &mut sums[first * panels.len()..][..tokens * panels.len()];
             let of_segments = first * segments..(first + tokens) * segments;
             match self.tokens {
                 Tokens::Codes { x, starts, scales, .. } => {
@@ -109,7 +150,7 @@ impl CpuProduct<'_> {
                     self.decoder.dot_row(self.isa, row, sums);
                 }
                 Tokens::Values { x, sums: x_sums } => {
-                    let row = FmaRow { panel: panels[0], segment, tokens, x, sums: x_sums };
+                    let row = FmaRow { panels, segment, tokens, x, sums: x_sums };
                     self.decoder.fma_row(self.isa, row, sums);
                 }
                 Tokens::SplitBf16 { x, sums: x_sums } => {

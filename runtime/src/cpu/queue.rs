@@ -116,6 +116,12 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
+/// The unit that a thread is likely to claim after this one, if threads take turns.
+pub(super) fn likely_next(unit: usize, units: usize) -> Option<usize> {
+    let next = unit + rayon::current_num_threads();
+    (next < units).then_some(next)
+}
+
 /// The first of the next `batch` units.
 pub(super) fn claim(next: &AtomicUsize, batch: usize, units: usize) -> Option<usize> {
     let first = next.fetch_add(batch, Ordering::Relaxed);

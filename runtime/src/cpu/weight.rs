@@ -41,7 +41,12 @@ pub struct CpuWeight {
     inputs: Vec<StaticInput>,
     /// The prescale; empty if the scheme has none.
     factors: Vec<f32>,
+    /// bf16 parts of x of each of [`X_TYPES`].
+    x_parts: [usize; X_TYPES.len()],
 }
+
+/// The types of x.
+const X_TYPES: [FloatFormat; 3] = [F32, BF16, F16];
 
 impl CpuWeight {
     /// Packs an unpacked layer for `scheme` (the layer's scheme, or the same with another
@@ -74,7 +79,9 @@ impl CpuWeight {
         let bf16_dot = device.bf16_dot();
         let native = standard(|| NativeWeight::new(weight, path, bits, x_group, bf16_dot));
         selection.rejected.extend(rejected_bf16_dot(&selection.kernel, bf16_dot, &native));
+        let quantiser = |x: FloatFormat| scheme.activation_for(x)?.quantiser();
         Ok(Self {
+            x_parts: X_TYPES.map(|x| split_bf16::of_input(quantiser(x), x)),
             scheme: scheme.clone(),
             shape,
             selection,
@@ -100,8 +107,9 @@ impl CpuWeight {
     /// The blocking of a product of M tokens of a type.
     pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
-        let x_parts = split_bf16::of_input(self.quantiser(x), x);
-        Blocking::new(&self.native, kernel.path, kernel.isa, tokens, Some(x_parts))
+        let parts =
+            X_TYPES.iter().zip(self.x_parts).find_map(|(of, parts)| (*of == x).then_some(parts));
+        Blocking::new(&self.native, kernel.path, kernel.isa, tokens, parts)
     }
 
     /// The same, with x not quantised.
@@ -150,7 +158,7 @@ impl Op for CpuWeight {
 
     fn workspace_size(&self, tokens: usize) -> usize {
         let of = |blocking| self.workspace(&blocking);
-        let parts = [F32, BF16, F16].map(|x| of(self.blocking(tokens, x)));
+        let parts = X_TYPES.map(|x| of(self.blocking(tokens, x)));
         parts.into_iter().fold(of(self.without_parts(tokens)), usize::max)
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use quantloom_dsl::format::FloatFormat;
 
 use super::super::activation::PackedTokens;
-use super::super::product::CpuProduct;
+use super::super::product::{CpuProduct, NextPanels};
 use super::super::quantiser::ValueRange;
 use super::super::queue::{self, Line};
 use super::super::rows::{InputRows, RowIndex};
@@ -161,6 +161,12 @@ pub(super) struct Packed<'a> {
 impl<'a> Packed<'a> {
     pub(super) fn block(&self, at: usize) -> TokenBlock {
         self.blocks[at].into()
+    }
+
+    /// Panels of a shard of a block's expert, from one on.
+    pub(super) fn panels(&self, at: usize, shard: usize, panel: usize) -> NextPanels<'a> {
+        let weight = self.stack.shards(self.block(at).expert)[shard].native();
+        NextPanels { weight, expert: 0, panel }
     }
 
     /// The product of a block with a shard of its expert.

@@ -10,7 +10,7 @@ use quantloom_dsl::experts::Gate;
 use super::super::epilogue::OutputWriter;
 use super::super::isa::{Isa, enter};
 use super::super::native::PANEL;
-use super::super::product::CpuProduct;
+use super::super::product::NextPanels;
 use super::super::queue::{self, Line};
 use super::combine::ExpertSums;
 use super::gate;
@@ -40,21 +40,26 @@ pub(super) fn gate_up(
     let few = packed.blocks.len() < FEW_BLOCKS;
     let queue = Units::new(packed, if few { FEW_PANELS } else { PANELS }, units);
     queue::share(queue.count(), scratch, lines, |unit, scratch| {
-        let (at, panels) = queue.unit(packed, unit);
+        let (at, panels) = queue.unit(unit);
+        let next = queue.next(unit);
         let block = packed.block(at);
         let columns = panels.len() * PANEL;
         let mut cut = BumpAllocator::new(scratch);
         let g: &mut [f32] = cut.take(block.rows * columns);
         let u: &mut [f32] = cut.take(if gate.shards() == 2 { g.len() } else { 0 });
         let scratch = cut.rest();
+        let mut isa = Isa::Portable;
         for (shard, sums) in [&mut *g, &mut *u].into_iter().enumerate().take(gate.shards()) {
             let product = packed.product(at, shard);
-            let sums = OutputWriter::of_panels(sums, panels.start, columns, block.rows);
-            if let Some(sums) = sums {
-                product.panels(panels.clone(), &sums, scratch);
+            isa = product.isa;
+            let next = match shard + 1 < gate.shards() {
+                true => Some(packed.panels(at, shard + 1, panels.start)),
+                false => next,
+            };
+            if let Some(sums) = OutputWriter::of_panels(sums, panels.start, columns, block.rows) {
+                product.panels(panels.clone(), next, &sums, scratch);
             }
         }
-        let isa = packed.product(at, 0).isa;
         gate::apply(isa, gate, g, u);
         for (row, values) in g.chunks_exact(columns).enumerate() {
             for (panel, values) in panels.clone().zip(values.as_chunks::<PANEL>().0) {
@@ -73,9 +78,10 @@ pub(super) fn down(
 ) {
     let queue = Units::new(packed, PANELS, units);
     queue::share(queue.count(), scratch, lines, |unit, scratch| {
-        let (at, panels) = queue.unit(packed, unit);
+        let (at, panels) = queue.unit(unit);
         let block = packed.block(at);
-        packed.product(at, 0).panels(panels, &parts.rows(block.first, block.rows), scratch);
+        let (next, parts) = (queue.next(unit), parts.rows(block.first, block.rows));
+        packed.product(at, 0).panels(panels, next, &parts, scratch);
     });
 }
 
@@ -89,17 +95,22 @@ pub(super) fn down_and_combine(
     (scratch, lines): (&mut [Line], usize),
 ) {
     let all = sums.hidden.div_ceil(PANEL);
-    queue::share(all.div_ceil(PANELS), scratch, lines, |unit, scratch| {
+    let units = all.div_ceil(PANELS);
+    let count = packed.blocks.len();
+    let of_next = |at: usize, panel| (at < count).then(|| packed.panels(at, 0, panel));
+    queue::share(units, scratch, lines, |unit, scratch| {
+        let next = queue::likely_next(unit, units);
         let panels = unit * PANELS..(unit * PANELS + PANELS).min(all);
         let columns = panels.len() * PANEL;
         let mut cut = BumpAllocator::new(scratch);
         let parts: &mut [f32] = cut.take(slots * columns);
         let scratch = cut.rest();
         if let Some(parts) = OutputWriter::of_panels(parts, panels.start, columns, slots) {
-            for at in 0..packed.blocks.len() {
+            for at in 0..count {
                 let block = packed.block(at);
                 let parts = parts.rows(block.first, block.rows);
-                packed.product(at, 0).panels(panels.clone(), &parts, scratch);
+                let next = of_next(at + 1, panels.start).or_else(|| of_next(0, next? * PANELS));
+                packed.product(at, 0).panels(panels.clone(), next, &parts, scratch);
             }
         }
         enter(isa, sums.of(0..tokens, panels, parts, columns));
@@ -113,38 +124,42 @@ pub(super) fn few_parts() -> usize {
 
 /// The units of a queue.
 struct Units<'a> {
+    packed: Packed<'a>,
     /// `[blocks + 1]`: first units of blocks.
     firsts: &'a [u32],
-    batch: usize,
 }
 
 impl<'a> Units<'a> {
-    fn new(packed: Packed<'_>, batch: usize, firsts: &'a mut [u32]) -> Self {
+    /// Of at most `batch` panels of those that are decoded on the fly.
+    fn new(packed: Packed<'a>, batch: usize, firsts: &'a mut [u32]) -> Self {
         let mut units = 0;
         for (at, first) in firsts[..packed.blocks.len()].iter_mut().enumerate() {
             *first = units;
             let product = packed.product(at, 0);
-            units += product.weight.panels().div_ceil(panels(&product, batch)) as u32;
+            let each = unit_panels(&product.blocking, product.batch().min(batch));
+            units += product.weight.panels().div_ceil(each) as u32;
         }
         firsts[packed.blocks.len()] = units;
-        Self { firsts: &firsts[..=packed.blocks.len()], batch }
+        Self { packed, firsts: &firsts[..=packed.blocks.len()] }
     }
 
     fn count(&self) -> usize {
         self.firsts.last().map_or(0, |units| *units as usize)
     }
 
-    /// The block of a unit, and its panels.
-    fn unit(&self, packed: Packed<'_>, unit: usize) -> (usize, Range<usize>) {
+    /// The block of a unit, and its panels: a block's units have the same number of them, but for the last.
+    fn unit(&self, unit: usize) -> (usize, Range<usize>) {
         let at = self.firsts.partition_point(|first| *first as usize <= unit) - 1;
-        let product = packed.product(at, 0);
-        let each = panels(&product, self.batch);
-        let first = (unit - self.firsts[at] as usize) * each;
-        (at, first..(first + each).min(product.weight.panels()))
+        let [first, end] = [self.firsts[at], self.firsts[at + 1]].map(|unit| unit as usize);
+        let panels = self.packed.panels(at, 0, 0).weight.panels();
+        let each = panels.div_ceil(end - first);
+        let start = (unit - first) * each;
+        (at, start..(start + each).min(panels))
     }
-}
 
-/// Panels of a unit of a product.
-fn panels(product: &CpuProduct<'_>, batch: usize) -> usize {
-    unit_panels(&product.blocking, product.batch().min(batch))
+    /// The first panels of the unit that a thread is likely to take after this one.
+    fn next(&self, unit: usize) -> Option<NextPanels<'a>> {
+        let (at, panels) = self.unit(queue::likely_next(unit, self.count())?);
+        Some(self.packed.panels(at, 0, panels.start))
+    }
 }

@@ -167,5 +167,5 @@ pub(super) const MOST_PANELS: usize = 16;
 
 /// Panels of a unit of work of a blocking, at most `batch` of those that are decoded on the fly.
 pub(super) fn unit_panels(blocking: &Blocking, batch: usize) -> usize {
-    if blocking.fused { batch.next_multiple_of(blocking.panels) } else { blocking.panels }
+    if blocking.fused { batch } else { blocking.panels }
 }
