@@ -62,7 +62,8 @@ impl<'a> CpuProduct<'a> {
         if self.blocking.tokens == 0 {
             return;
         }
-        let (panels, batch) = (self.weight.panels(), self.batch());
+        let panels = self.weight.panels();
+        let batch = self.batch(panels);
         let units = panels.div_ceil(batch);
         let work = |unit: usize, scratch: &mut [[u8; 64]]| {
             let first = unit * batch;
@@ -104,15 +105,15 @@ impl<'a> CpuProduct<'a> {
         }
     }
 
-    /// Panels that a thread takes at once. Of those that are decoded on the fly: enough for four turns of
+    /// Panels that a thread takes at once, of `all` that threads share. Of those that are decoded on the fly: enough for four turns of
     /// each thread, 16 KiB of codes at least, which take as long as joining a region, and 256 KiB at
     /// most, a stream that is worth prefetching. Else those of a tile.
-    pub(super) fn batch(&self) -> usize {
+    pub(super) fn batch(&self, all: usize) -> usize {
         if !self.blocking.fused {
             return self.blocking.panels;
         }
         let bytes = (self.weight.columns() * PANEL * self.decoder.bits() / 8).max(1);
-        let turns = self.weight.panels().div_ceil(4 * rayon::current_num_threads());
+        let turns = all.div_ceil(4 * rayon::current_num_threads());
         let most = ((256 << 10) / bytes).clamp(1, 16);
         let least = (16usize << 10).div_ceil(bytes).min(most);
         turns.clamp(least, most)

@@ -20,9 +20,6 @@ use crate::buffer::{BumpAllocator, bytes_of};
 
 /// Panels that a thread takes at once, at most, of those that are decoded on the fly.
 const PANELS: usize = MOST_PANELS;
-/// Panels of gate and of up of so few blocks that threads would wait for the last one.
-const FEW_PANELS: usize = 8;
-const FEW_BLOCKS: usize = 16;
 
 /// So few slots that a thread computes some panels of all parts and adds them up: nothing waits between
 /// the products and the sums.
@@ -37,8 +34,7 @@ pub(super) fn gate_up(
     h: &OutputWriter<'_>,
     (scratch, lines): (&mut [Line], usize),
 ) {
-    let few = packed.blocks.len() < FEW_BLOCKS;
-    let queue = Units::new(packed, if few { FEW_PANELS } else { PANELS }, units);
+    let queue = Units::new(packed, units);
     queue::share(queue.count(), scratch, lines, |unit, scratch| {
         let (at, panels) = queue.unit(unit);
         let next = queue.next(unit);
@@ -76,7 +72,7 @@ pub(super) fn down(
     parts: &OutputWriter<'_>,
     (scratch, lines): (&mut [Line], usize),
 ) {
-    let queue = Units::new(packed, PANELS, units);
+    let queue = Units::new(packed, units);
     queue::share(queue.count(), scratch, lines, |unit, scratch| {
         let (at, panels) = queue.unit(unit);
         let block = packed.block(at);
@@ -130,13 +126,14 @@ struct Units<'a> {
 }
 
 impl<'a> Units<'a> {
-    /// Of at most `batch` panels of those that are decoded on the fly.
-    fn new(packed: Packed<'a>, batch: usize, firsts: &'a mut [u32]) -> Self {
+    fn new(packed: Packed<'a>, firsts: &'a mut [u32]) -> Self {
+        let panels = |at: usize| packed.panels(at, 0, 0).weight.panels();
+        let all = (0..packed.blocks.len()).map(panels).sum();
         let mut units = 0;
         for (at, first) in firsts[..packed.blocks.len()].iter_mut().enumerate() {
             *first = units;
             let product = packed.product(at, 0);
-            let each = unit_panels(&product.blocking, product.batch().min(batch));
+            let each = unit_panels(&product.blocking, product.batch(all).min(PANELS));
             units += product.weight.panels().div_ceil(each) as u32;
         }
         firsts[packed.blocks.len()] = units;
