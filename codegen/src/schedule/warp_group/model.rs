@@ -44,9 +44,9 @@ const PROMOTED: [f64; 2] = [0.18, 0.05];
 const UNSWAPPED: [f64; 2] = [1.0, 1.35];
 /// Bytes of w a microsecond from memory.
 const MEMORY: f64 = 3.9e6;
-/// Bytes of w and x a microsecond from the second level of cache, by the fastest kernel measured: int8 on both sides,
-/// 256 tokens.
-const CACHE: f64 = 10.2e6;
+/// Bytes of w and x a microsecond from the second level of cache, by the fastest kernels measured: int8 on both sides, 256
+/// tokens; x in 16 bits, 64 rows and 256 tokens.
+const CACHE: [f64; 2] = [10.2e6, 12.4e6];
 /// Blocks that run at once: multiprocessors of an H100 with HBM3, and of an H200.
 pub(super) const AT_ONCE: u32 = 132;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
@@ -155,6 +155,24 @@ fn in_constants(main: &MainLoop<'_>) -> Option<f64> {
     Some((steps + constants / words) / (steps + registers))
 }
 
+/// Instructions of the parts of a group's number, a scale or a term, for both rows of a lane.
+const OF_PARTS: f64 = 11.0;
+
+/// The share of dequantisation that there is where scales, and terms, are sums of two numbers: an operation a register of the operand
+/// for each part and one that adds them, which stand for the last step where that multiplies with a power of two.
+fn in_parts(main: &MainLoop<'_>) -> Option<f64> {
+    let plan = &main.problem.plan;
+    let folded = plan.scale.folded.filter(|_| plan.scale.in_parts())?;
+    let sequence = plan.dequant.stages.last()?;
+    let numbers = if main.problem.correction.is_some() { 2.0 } else { 1.0 };
+    let stands = folded.exponent.and_then(|_| plan.dequant.factors()).is_some();
+    let each = 1.0 + numbers - f64::from(u8::from(stands));
+    let [steps, registers] =
+        [sequence.steps.len(), sequence.outputs.len()].map(|count| count as f64);
+    let words = f64::from(VECTOR_WORDS * folded.columns) / f64::from(plan.native.columns);
+    Some((steps + each * registers + OF_PARTS * numbers / words) / (steps + registers))
+}
+
 impl CandidateTile {
     fn rows(&self) -> u32 {
         if self.unswapped { UNSWAPPED_ROWS } else { self.groups * self.row_tiles * ROWS }
@@ -203,7 +221,9 @@ impl CandidateTile {
         let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
         let memory = f64::from(problem.n) * f64::from(problem.k) * code / MEMORY;
         let line = f64::from(self.tokens) * bytes + f64::from(self.rows()) * code;
-        let cache = tiles as f64 * line * columns * 1024.0 / CACHE;
+        let [of_bytes, of_halves] = CACHE;
+        let rate = if problem.half().is_some() { of_halves } else { of_bytes };
+        let cache = tiles as f64 * line * columns * 1024.0 / rate;
         let starts = match persistent {
             true => START + (waves - 1.0) * TURN,
             false => waves * START,
@@ -237,10 +257,11 @@ impl CandidateTile {
             Some(ByteFragments::Nibbles) => narrow,
             None if problem.sums_integers() => narrow,
             None if exact => UNSCALED,
-            None if problem.scales_in_range() && problem.half() == Some(Half::Bf16) => {
-                in_constants(main).unwrap_or(1.0)
+            None => {
+                let in_range = problem.scales_in_range() && problem.half() == Some(Half::Bf16);
+                let constants = || if in_range { in_constants(main) } else { None };
+                in_parts(main).or_else(constants).unwrap_or(1.0)
             }
-            None => 1.0,
         };
         let dequantised = (first + each * groups) * tiles * share;
         // They overlap, the better the less equal they are.
