@@ -23,6 +23,14 @@ pub enum DeviceError {
         /// The devices that this build has names for.
         available: Box<Available>,
     },
+    /// No kernels are made for the instruction set.
+    #[error("there are no kernels for \"{name}\": {why}")]
+    NoKernels {
+        /// The name.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
     /// The devices need a feature of the crate that this program was compiled without.
     #[error(
         "{feature}: this program was compiled without the feature `{feature}` of quantloom; `cargo add \

@@ -114,7 +114,7 @@ impl Device {
     /// `cuda:1`, `hip`, `wgpu`, `sim:sm_90a`.
     ///
     /// # Errors
-    /// [`DeviceError::Unknown`] with the names that this build knows; see the constructors for others.
+    /// [`DeviceError::Unknown`] with the names that this build knows, [`DeviceError::NoKernels`]; see the constructors for others.
     pub fn named(name: &str) -> Result<Self, DeviceError> {
         Self::open(name, &Opening::default())
     }
@@ -142,6 +142,9 @@ impl Device {
             ("wgpu", Some(ordinal)) => opening.wgpu(ordinal),
             _ => {
                 let (name, available) = (name.to_owned(), Available::now());
+                if let Some(why) = unsupported_reason(&name) {
+                    return Err(DeviceError::NoKernels { name, why });
+                }
                 Err(DeviceError::Unknown { name, available: Box::new(available) })
             }
         }

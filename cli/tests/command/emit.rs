@@ -65,6 +65,7 @@ fn what_cannot_be_emitted_is_said_in_a_sentence() {
         // What the name begins, not sm_80, which is a letter nearer.
         ("sm90", "there is no target `sm90`; did you mean `sm_90a`?"),
         ("gfx95", "there is no target `gfx95`; did you mean `gfx950`?"),
+        ("sve2", "stable Rust has no functions for its registers"),
         ("toaster", "there is no target `toaster` (the targets are portable, x86, neon, sm_80"),
     ] {
         let out = folder.path().join("none");
