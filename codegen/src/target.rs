@@ -320,30 +320,22 @@ pub const TARGETS: &[Target] = &[
     translated("msl", "Apple GPUs through Metal"),
 ];
 
-/// GPUs and instruction sets that are not targets of this version: the prefix of their names, and the reason.
+/// GPUs that are not targets of this version: the prefix of their names, and the reason.
 ///
 /// Sources: AMD's instruction set architecture documents of CDNA2 (matrix instructions, compared
 /// with those of CDNA3), RDNA1 and RDNA2 (no matrix instructions), RDNA3 and RDNA4; LLVM's "User Guide for
-/// AMDGPU Backend", "Processors"; docs/targets.md for those of Arm.
-const UNSUPPORTED: &[(&str, &str)] = &[
+/// AMDGPU Backend", "Processors".
+const UNSUPPORTED_GPUS: &[(&str, &str)] = &[
     ("gfx90a", "its int8 matrix instructions have half the K of gfx942's, and it has none for FP8"),
     ("gfx10", "it has no matrix instructions"),
     ("gfx1250", "its WMMA instructions have another K than gfx1201's"),
     ("gfx11", "of RDNA3, kernels are made for gfx1100 and gfx1151"),
     ("gfx12", "of RDNA4, kernels are made for gfx1200 and gfx1201"),
-    (
-        "sve",
-        "stable Rust has no functions for its registers, and Neon's kernels run on every CPU that has it",
-    ),
-    (
-        "sme",
-        "stable Rust has no functions for its tiles, and Neon's kernels run on every CPU that has it",
-    ),
 ];
 
-/// Why an existing GPU or instruction set is not a target of this version; `None` if the name is not known.
+/// Why an existing GPU is not a target of this version; `None` if the name is not known.
 pub fn unsupported_reason(name: &str) -> Option<&'static str> {
-    UNSUPPORTED.iter().find(|(family, _)| name.starts_with(family)).map(|(_, why)| *why)
+    UNSUPPORTED_GPUS.iter().find(|(family, _)| name.starts_with(family)).map(|(_, why)| *why)
 }
 
 /// The names of all targets, for a message.

@@ -23,7 +23,7 @@ pub enum DeviceError {
         /// The devices that this build has names for.
         available: Box<Available>,
     },
-    /// No kernels are made for the instruction set.
+    /// No kernels are made for the CPU instruction set.
     #[error("there are no kernels for \"{name}\": {why}")]
     NoKernels {
         /// The name.

@@ -142,7 +142,7 @@ impl Device {
             ("wgpu", Some(ordinal)) => opening.wgpu(ordinal),
             _ => {
                 let (name, available) = (name.to_owned(), Available::now());
-                if let Some(why) = unsupported_reason(&name) {
+                if let Some(why) = Isa::no_kernels(&name) {
                     return Err(DeviceError::NoKernels { name, why });
                 }
                 Err(DeviceError::Unknown { name, available: Box::new(available) })

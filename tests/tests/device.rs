@@ -138,12 +138,17 @@ fn names_are_those_of_devices() {
         assert_eq!(device.name(), is.unwrap_or(device.name()));
         assert_eq!(Device::named(device.name()).unwrap().name(), device.name());
     }
-    for name in ["tpu", "", "cuda:", "cuda:x", "cpu:0", "auto:1", "CUDA"] {
+    for name in ["tpu", "", "cuda:", "cuda:x", "cpu:0", "auto:1", "CUDA", "gfx1100", "sve3"] {
         let error = Device::named(name).unwrap_err();
         assert!(matches!(error, DeviceError::Unknown { .. }), "{name}: {error}");
         let error = error.to_string();
         assert!(error.contains("present are auto, cpu, "), "{error}");
         assert!(error.contains("portable, ") && error.contains("sim:TARGET"), "{error}");
+    }
+    for name in ["sve2", "sme"] {
+        let error = Device::named(name).unwrap_err();
+        assert!(matches!(error, DeviceError::NoKernels { .. }), "{name}: {error}");
+        assert!(error.to_string().contains("stable Rust has no functions"), "{error}");
     }
     let error = Device::named("sim:sm_70").unwrap_err();
     assert!(matches!(error, DeviceError::Target { .. }), "{error}");

@@ -5,7 +5,7 @@ mod experts;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use quantloom::codegen::emit::{self, rust::page::decoder_page};
 use quantloom::codegen::jit::Jit;
@@ -15,6 +15,7 @@ use quantloom::codegen::target::{Class, Target, names};
 use quantloom::dsl::experts::ExpertLayer;
 use quantloom::dsl::format::{BF16, Number};
 use quantloom::dsl::{Activation, Scheme};
+use quantloom::runtime::cpu::isa::Isa;
 use quantloom::runtime::gpu::{ColumnOrder, Products as _, Request};
 use quantloom::runtime::source::KernelSource as _;
 
@@ -81,6 +82,9 @@ struct Emitted {
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let scheme = arguments.products.scheme(&arguments.scheme)?;
+    if let Some(why) = Isa::no_kernels(&arguments.target) {
+        bail!("there are no kernels for {} in this version: {why}", arguments.target);
+    }
     let target = plan::known(&arguments.target)
         .map_err(|unknown| anyhow!("{unknown} (the targets are {})", names()))?;
     let (launches, kernels) = match (&arguments.experts, target.class) {

@@ -32,9 +32,9 @@ const DOT_BLOCK: usize = 512;
 /// Columns of a block of decoded weights: with two panels 16 KiB.
 const FMA_BLOCK: usize = 128;
 
-/// Panels that a kernel decodes on the fly for one tile of tokens, one after the other: a call takes as long as
-/// a small part of a panel.
-pub const FUSED_PANELS: usize = 8;
+/// Panels that a kernel call decodes on the fly for one tile of tokens, one after the other: a call costs as much as a
+/// small part of a panel.
+pub(super) const FUSED_PANELS: usize = 8;
 
 /// Tokens of zeros, at most, in the last of several tiles for which a panel is decoded on the fly.
 const MOST_FUSED_PADDING: usize = 3;
@@ -64,7 +64,7 @@ pub struct Blocking {
     pub instruction: Option<Instruction>,
     /// Tokens of the largest tile.
     pub tile: usize,
-    /// Panels of a tile; of those that are decoded on the fly, as many as a kernel multiplies at once.
+    /// Panels of a tile; of those that are decoded on the fly, the most of a kernel call.
     pub panels: usize,
     /// Contiguous columns of a token, of integers and of bf16 numbers.
     pub together: usize,

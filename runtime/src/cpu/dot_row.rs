@@ -62,7 +62,7 @@ impl<F: CodeDecoder> Vectorised for Dot<'_, F> {
 }
 
 impl<F: CodeDecoder> Dot<'_, F> {
-    /// M tokens.
+    /// M tokens, C independent chains of products a token.
     #[inline(always)]
     fn tokens<V: Vector, const M: usize, const C: usize>(self) {
         match self.row.table {
@@ -78,6 +78,7 @@ impl<F: CodeDecoder> Dot<'_, F> {
         }
     }
 
+    /// The panels, one after the other.
     #[inline(always)]
     fn panels<V: Vector, I: Integers, const M: usize, const C: usize>(self, integers: I) {
         let Self { row, sums, .. } = self;

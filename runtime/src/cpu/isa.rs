@@ -67,6 +67,20 @@ impl Isa {
         Self::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
+    /// Why this version has no kernels for an instruction set that CPUs have; `None` if no such set is called so
+    /// (docs/targets.md).
+    pub fn no_kernels(name: &str) -> Option<&'static str> {
+        match name {
+            "sve" | "sve2" => Some(
+                "stable Rust has no functions for its registers; Neon's kernels run on the CPUs that have it",
+            ),
+            "sme" | "sme2" => Some(
+                "stable Rust has no functions for its tiles; Neon's kernels run on the CPUs that have it",
+            ),
+            _ => None,
+        }
+    }
+
     /// Checks that this version has kernels for the instruction set and that this machine can run
     /// them.
     ///

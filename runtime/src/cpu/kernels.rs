@@ -97,7 +97,7 @@ pub struct Panel<'a> {
     /// Its groups.
     pub groups: Groups<'a>,
     /// Where its thread reads on.
-    pub jump: Jump,
+    pub(super) jump: Jump,
 }
 
 /// Some panels times few tokens, `f32`.
@@ -257,6 +257,7 @@ impl<F: CodeDecoder> Fma<'_, F> {
     }
 }
 
+/// A panel times M tokens, C independent chains of additions a token.
 #[inline(always)]
 fn fma_panel<V: Vector, F: CodeDecoder, const M: usize, const C: usize>(
     decoder: &F,

@@ -21,7 +21,7 @@ pub(super) const fn chunks_ahead(bits: usize) -> usize {
 /// the one behind it. Without jumps the first lines of a thread's next panels would be waited for, and those
 /// behind its last panel, which another thread reads, would be read in vain.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Jump {
+pub(super) struct Jump {
     codes: isize,
     scales: isize,
 }

@@ -105,9 +105,9 @@ impl<'a> CpuProduct<'a> {
         }
     }
 
-    /// Panels that a thread takes at once, of `all` that threads share. Of those that are decoded on the fly: enough for four turns of
-    /// each thread, 16 KiB of codes at least, which take as long as joining a region, and 256 KiB at
-    /// most, a stream that is worth prefetching. Else those of a tile.
+    /// Panels that a thread takes at once, of `all` that threads share. Of those that are decoded on the fly: enough for
+    /// four turns of each thread, 16 KiB of codes at least, which take as long as joining a region, and 256 KiB or 16
+    /// panels at most. Else those of a tile.
     pub(super) fn batch(&self, all: usize) -> usize {
         if !self.blocking.fused {
             return self.blocking.panels;

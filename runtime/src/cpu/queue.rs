@@ -116,7 +116,8 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
-/// The unit that a thread is likely to claim after this one, if threads take turns.
+/// The unit that a thread is likely to claim after this one, if all threads of the pool take turns. It says what to prefetch, no
+/// more.
 pub(super) fn likely_next(unit: usize, units: usize) -> Option<usize> {
     let next = unit + rayon::current_num_threads();
     (next < units).then_some(next)

@@ -34,6 +34,8 @@ const DEQUANTISED: [f64; 2] = [1.2, 0.7];
 const UNSCALED: f64 = 9.0 / 13.0;
 /// The share of dequantisation of codes that are multiplied as bytes: those of fewer bits, and codes as they are stored.
 const BYTES: [f64; 2] = [0.55, 0.1];
+/// Instructions of the parts of a group's number, a scale or a term, for both rows of a lane.
+const OF_PARTS: f64 = 11.0;
 /// Microseconds of a segment's end where scales multiply sums of 64 tokens or more: products are waited for, those of
 /// fewer tokens so much shorter.
 const DRAINED: f64 = 0.06;
@@ -155,11 +157,9 @@ fn in_constants(main: &MainLoop<'_>) -> Option<f64> {
     Some((steps + constants / words) / (steps + registers))
 }
 
-/// Instructions of the parts of a group's number, a scale or a term, for both rows of a lane.
-const OF_PARTS: f64 = 11.0;
-
-/// The share of dequantisation that there is where scales, and terms, are sums of two numbers: an operation a register of the operand
-/// for each part and one that adds them, which stand for the last step where that multiplies with a power of two.
+/// The share of dequantisation that there is where scales, and terms, are sums of two numbers: two operations a register of the
+/// operand, one for each part, and with a term a third that adds both sums; one less where scales stand for the power of two of last
+/// steps.
 fn in_parts(main: &MainLoop<'_>) -> Option<f64> {
     let plan = &main.problem.plan;
     let folded = plan.scale.folded.filter(|_| plan.scale.in_parts())?;
@@ -260,7 +260,9 @@ impl CandidateTile {
             None => {
                 let in_range = problem.scales_in_range() && problem.half() == Some(Half::Bf16);
                 let constants = || if in_range { in_constants(main) } else { None };
-                in_parts(main).or_else(constants).unwrap_or(1.0)
+                // Not measured in expert layers, whose choices are as they were.
+                let parts = if problem.stack.is_none() { in_parts(main) } else { None };
+                parts.or_else(constants).unwrap_or(1.0)
             }
         };
         let dequantised = (first + each * groups) * tiles * share;

@@ -44,10 +44,9 @@ pub(super) fn gate_up(
         let g: &mut [f32] = cut.take(block.rows * columns);
         let u: &mut [f32] = cut.take(if gate.shards() == 2 { g.len() } else { 0 });
         let scratch = cut.rest();
-        let mut isa = Isa::Portable;
+        let isa = packed.product(at, 0).isa;
         for (shard, sums) in [&mut *g, &mut *u].into_iter().enumerate().take(gate.shards()) {
             let product = packed.product(at, shard);
-            isa = product.isa;
             let next = match shard + 1 < gate.shards() {
                 true => Some(packed.panels(at, shard + 1, panels.start)),
                 false => next,
