@@ -55,6 +55,20 @@ fn many_rows_take_two_blocks() {
     }
 }
 
+/// 256 tokens: parts cost so much that each weight is decoded once, for all of them. Scales of one part let two blocks decode it, for
+/// 128 tokens each.
+#[test]
+fn weights_are_decoded_once_for_256_tokens() {
+    let tokens = |scheme: &str| match choose(&problem(scheme, 0, "sm_90a", (8192, 8192)), 256) {
+        Ok(Chosen::WarpGroup(tile)) => tile.tokens,
+        other => panic!("{scheme}: {other:?}"),
+    };
+    for scheme in SCHEMES {
+        assert_eq!(tokens(scheme), 256, "{scheme}");
+    }
+    assert_eq!(tokens("sym"), 128);
+}
+
 /// Many tokens: three whole stages if they fit, or else halves of k-tiles, of which there are more, and blocks that persist.
 #[test]
 fn many_tokens_take_whole_stages_or_halves() {

@@ -10,7 +10,7 @@ use super::decoder::CodeDecoder;
 use super::isa::{Bf16Vectorised, Isa, enter_bf16};
 use super::kernels::Panel;
 use super::prefetch::{chunks_ahead, prefetch_codes};
-use super::tile::each;
+use super::tile::{each, sum_of_chains};
 use super::vector::Bf16Vector;
 
 /// The widest codes that index a table of bf16 numbers.
@@ -135,13 +135,7 @@ impl<F: CodeDecoder> Row<'_, F> {
                 }
                 let scale: V = groups.scales.row(group);
                 each!(m in M {
-                    let mut part = parts[m][0];
-                    if const { C > 1 } {
-                        part = part.add_f32(parts[m][1]);
-                    }
-                    if const { C > 2 } {
-                        part = part.add_f32(parts[m][2].add_f32(parts[m][3]));
-                    }
+                    let part = sum_of_chains!(parts[m], C, add_f32);
                     totals[m] = part.fma_f32(scale, totals[m]);
                 });
                 if let Some((add, x_sums)) = groups.add.zip(x_sums.get(at)) {

@@ -9,7 +9,7 @@ use super::groups::HALF_CHUNK;
 use super::isa::{Isa, Vectorised, enter};
 use super::kernels::{CHUNK, Panel, look_up};
 use super::prefetch::{chunks_ahead, prefetch_codes};
-use super::tile::{DotTokens, each};
+use super::tile::{DotTokens, each, sum_of_chains};
 use super::vector::Vector;
 
 /// Some panels times few tokens, integers.
@@ -201,14 +201,7 @@ fn chunks<V: Vector, I: Integers, const M: usize, const C: usize>(
         }
         let mut whole = [V::splat(0); M];
         each!(m in M {
-            let mut part = parts[m][0];
-            if const { C > 1 } {
-                part = part.add(parts[m][1]);
-            }
-            if const { C > 2 } {
-                part = part.add(parts[m][2].add(parts[m][3]));
-            }
-            whole[m] = part;
+            whole[m] = sum_of_chains!(parts[m], C, add);
         });
         add_scaled(whole, groups.scales.row(group), tokens, at, &mut totals);
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::decoder::CodeDecoder;
 use super::isa::{Isa, Vectorised, enter};
 use super::prefetch::{Jump, prefetch_codes};
-use super::tile::each;
+use super::tile::{each, sum_of_chains};
 use super::vector::Vector;
 
 /// Columns of a chunk.
@@ -291,13 +291,7 @@ fn fma_panel<V: Vector, F: CodeDecoder, const M: usize, const C: usize>(
                 let group = segment * row.segment / columns;
                 let scale: V = scales.row(group);
                 each!(m in M {
-                    let mut part = parts[m][0];
-                    if const { C > 1 } {
-                        part = part.add_f32(parts[m][1]);
-                    }
-                    if const { C > 2 } {
-                        part = part.add_f32(parts[m][2].add_f32(parts[m][3]));
-                    }
+                    let part = sum_of_chains!(parts[m], C, add_f32);
                     totals[m] = part.fma_f32(scale, totals[m]);
                     if let Some(add) = add {
                         let sum = V::splat(x_sums[segment][m].to_bits());

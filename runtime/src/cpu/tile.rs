@@ -29,6 +29,23 @@ macro_rules! each {
 }
 pub(super) use each;
 
+/// The sum of the independent chains of a token, of which there are 1, 2 or 4, by an addition of vectors. A macro, as the
+/// addition is of integers or of `f32`, and a closure would not be compiled for the instruction set.
+macro_rules! sum_of_chains {
+    ($parts:expr, $chains:ident, $add:ident) => {{
+        let parts = $parts;
+        let mut sum = parts[0];
+        if const { $chains > 1 } {
+            sum = sum.$add(parts[1]);
+        }
+        if const { $chains > 2 } {
+            sum = sum.$add(parts[2].$add(parts[3]));
+        }
+        sum
+    }};
+}
+pub(super) use sum_of_chains;
+
 /// Sums of a tile: 16 rows of each panel for each token.
 pub type TileSums<const M: usize, const P: usize> = [[[f32; 16]; P]; M];
 

@@ -104,7 +104,7 @@ impl CpuWeight {
         self.native.bytes()
     }
 
-    /// The blocking of a product of M tokens of a type.
+    /// The blocking of a product of M tokens of a type: `f32`, bf16 or f16. x of another one is not split into bf16 parts.
     pub fn blocking(&self, tokens: usize, x: FloatFormat) -> Blocking {
         let kernel = &self.selection.kernel;
         let parts =

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use quantloom_dsl::format::FloatFormat;
 
 use super::super::activation::PackedTokens;
+use super::super::native::NativeWeight;
 use super::super::product::{CpuProduct, NextPanels};
 use super::super::quantiser::ValueRange;
 use super::super::queue::{self, Line};
@@ -163,10 +164,14 @@ impl<'a> Packed<'a> {
         self.blocks[at].into()
     }
 
-    /// Panels of a shard of a block's expert, from one on.
-    pub(super) fn panels(&self, at: usize, shard: usize, panel: usize) -> NextPanels<'a> {
-        let weight = self.stack.shards(self.block(at).expert)[shard].native();
-        NextPanels { weight, expert: 0, panel }
+    /// A shard of a block's expert.
+    pub(super) fn weight(&self, at: usize, shard: usize) -> &'a NativeWeight {
+        self.stack.shards(self.block(at).expert)[shard].native()
+    }
+
+    /// The panels of a shard of a block's expert, from one on.
+    pub(super) fn panels_from(&self, at: usize, shard: usize, panel: usize) -> NextPanels<'a> {
+        NextPanels { weight: self.weight(at, shard), expert: 0, panel }
     }
 
     /// The product of a block with a shard of its expert.

@@ -48,7 +48,7 @@ pub(super) fn gate_up(
         for (shard, sums) in [&mut *g, &mut *u].into_iter().enumerate().take(gate.shards()) {
             let product = packed.product(at, shard);
             let next = match shard + 1 < gate.shards() {
-                true => Some(packed.panels(at, shard + 1, panels.start)),
+                true => Some(packed.panels_from(at, shard + 1, panels.start)),
                 false => next,
             };
             if let Some(sums) = OutputWriter::of_panels(sums, panels.start, columns, block.rows) {
@@ -92,7 +92,7 @@ pub(super) fn down_and_combine(
     let all = sums.hidden.div_ceil(PANEL);
     let units = all.div_ceil(PANELS);
     let count = packed.blocks.len();
-    let of_next = |at: usize, panel| (at < count).then(|| packed.panels(at, 0, panel));
+    let of_next = |at: usize, panel| (at < count).then(|| packed.panels_from(at, 0, panel));
     queue::share(units, scratch, lines, |unit, scratch| {
         let next = queue::likely_next(unit, units);
         let panels = unit * PANELS..(unit * PANELS + PANELS).min(all);
@@ -126,7 +126,7 @@ struct Units<'a> {
 
 impl<'a> Units<'a> {
     fn new(packed: Packed<'a>, firsts: &'a mut [u32]) -> Self {
-        let panels = |at: usize| packed.panels(at, 0, 0).weight.panels();
+        let panels = |at: usize| packed.weight(at, 0).panels();
         let all = (0..packed.blocks.len()).map(panels).sum();
         let mut units = 0;
         for (at, first) in firsts[..packed.blocks.len()].iter_mut().enumerate() {
@@ -147,7 +147,7 @@ impl<'a> Units<'a> {
     fn unit(&self, unit: usize) -> (usize, Range<usize>) {
         let at = self.firsts.partition_point(|first| *first as usize <= unit) - 1;
         let [first, end] = [self.firsts[at], self.firsts[at + 1]].map(|unit| unit as usize);
-        let panels = self.packed.panels(at, 0, 0).weight.panels();
+        let panels = self.packed.weight(at, 0).panels();
         let each = panels.div_ceil(end - first);
         let start = (unit - first) * each;
         (at, start..(start + each).min(panels))
@@ -156,6 +156,6 @@ impl<'a> Units<'a> {
     /// The first panels of the unit that a thread is likely to take after this one.
     fn next(&self, unit: usize) -> Option<NextPanels<'a>> {
         let (at, panels) = self.unit(queue::likely_next(unit, self.count())?);
-        Some(self.packed.panels(at, 0, panels.start))
+        Some(self.packed.panels_from(at, 0, panels.start))
     }
 }
