@@ -18,8 +18,7 @@
 
 use std::sync::Arc;
 
-use quantloom_codegen::jit::{Jit, JitWithOverrides, Overrides};
-use quantloom_codegen::schedule::Measured;
+use quantloom_codegen::jit::{Jit, JitWithOverrides, Overrides, TileTable};
 use quantloom_runtime::gpu::{Products, Trusted};
 
 /// The compiler.
@@ -32,9 +31,9 @@ pub fn with_overrides(choices: Overrides) -> Trusted {
     vouch(Arc::new(JitWithOverrides::new(choices)))
 }
 
-/// The compiler for a device, with tiles that were measured on it ([`crate::tiles::read`]) and other free choices of its
-/// schedules.
-pub fn of_device(tiles: Vec<Measured>, choices: Overrides) -> Trusted {
+/// The compiler for a device, with the tiles that were measured on it (`crate::tiles::DeviceTiles`) and other free choices of
+/// its schedules.
+pub fn of_device(tiles: Arc<dyn TileTable>, choices: Overrides) -> Trusted {
     vouch(Arc::new(JitWithOverrides::new(choices).with_tiles(tiles)))
 }
 

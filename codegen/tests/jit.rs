@@ -1,10 +1,13 @@
 //! The compiler as a source of kernels: texts, their launch rules, and what is refused.
 
-use quantloom_codegen::jit::{Jit, JitWithOverrides, alternatives, launch_rule};
-use quantloom_codegen::schedule::Measured;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use quantloom_codegen::jit::{Jit, JitWithOverrides, TileTable, launch_rule};
+use quantloom_codegen::schedule::{Case, Chosen, Measured};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
-use quantloom_dsl::{Activation, Scheme, parse};
-use quantloom_runtime::gpu::{ChoiceSource, Form, Products as _, Request};
+use quantloom_dsl::{Accuracy, Activation, Scheme, parse};
+use quantloom_runtime::gpu::{Alternatives, ChoiceSource, Form, Products as _, Request};
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource as _, ParameterKind, ProblemSize, Refusal,
     Schedule, Work,
@@ -159,6 +162,29 @@ fn few_tokens_and_many_have_schedules_of_their_own() {
     }
 }
 
+/// Tiles in memory.
+#[derive(Debug, Default)]
+struct Tiles {
+    rows: Mutex<Vec<Measured>>,
+    at_first_use: bool,
+}
+
+impl TileTable for Tiles {
+    fn fastest(&self, case: &Case) -> Option<Chosen> {
+        let rows = self.rows.lock().unwrap();
+        rows.iter().find(|row| row.case == *case).map(|row| row.chosen)
+    }
+
+    fn keep(&self, row: Measured) -> Result<(), Refusal> {
+        self.rows.lock().unwrap().push(row);
+        Ok(())
+    }
+
+    fn tunes_at_first_use(&self) -> bool {
+        self.at_first_use
+    }
+}
+
 /// A tile that was measured on the device comes before the table's and the model's, for its product, shape and M alone.
 #[test]
 fn tiles_of_the_device_come_first() {
@@ -166,21 +192,52 @@ fn tiles_of_the_device_come_first() {
     let request = request(&scheme, 0, (256, 1024));
     let plain = Jit.choose(&request, 16).unwrap();
     assert_ne!(plain.by, ChoiceSource::Tuned);
-    let (case, others) = alternatives(&request, 16).unwrap();
-    let (chosen, _) = others.iter().find(|(_, other)| other.key != plain.key).unwrap();
-    let line = Measured { case, chosen: *chosen }.to_string();
-    let tuned = JitWithOverrides::default().with_tiles(vec![line.parse().unwrap()]);
-    let choice = tuned.choose(&request, 13).unwrap();
-    assert_eq!(choice.by, ChoiceSource::Tuned);
-    assert_eq!(choice.key.schedule.name, chosen.name());
-    for (name, value) in chosen.parameters() {
-        assert_eq!(choice.key.schedule.parameters.get(name), Some(&value), "{name}");
+    let table = Arc::new(Tiles::default());
+    let jit = JitWithOverrides::default().with_tiles(table.clone());
+    // M is rounded up; the model's choice is the first, and no two are the same.
+    let Alternatives { tokens, kernels } = jit.alternatives(&request, 13).unwrap();
+    assert_eq!((tokens, &kernels[0].key), (16, &plain.key));
+    assert!(kernels.len() > 10 && kernels.iter().all(|kernel| kernel.tokens >= 16));
+    let keys: HashSet<&KernelKey> = kernels.iter().map(|kernel| &kernel.key).collect();
+    assert_eq!(keys.len(), kernels.len());
+    let fastest = kernels.last().unwrap();
+    jit.keep(&request, 16, fastest).unwrap();
+    // As it is written and read.
+    for row in table.rows.lock().unwrap().iter_mut() {
+        *row = row.to_string().parse().unwrap();
+    }
+    for tokens in [9, 13, 16] {
+        let choice = jit.choose(&request, tokens).unwrap();
+        assert_eq!((choice.by, &choice.key), (ChoiceSource::Tuned, &fastest.key));
     }
     for other in [17, 8] {
-        assert_ne!(tuned.choose(&request, other).unwrap().by, ChoiceSource::Tuned, "M = {other}");
+        assert_ne!(jit.choose(&request, other).unwrap().by, ChoiceSource::Tuned, "M = {other}");
     }
     let wide = Request { n: 512, ..request };
-    assert_ne!(tuned.choose(&wide, 16).unwrap().by, ChoiceSource::Tuned);
+    assert_ne!(jit.choose(&wide, 16).unwrap().by, ChoiceSource::Tuned);
+    // A row whose tile does not take so many tokens serves nobody.
+    let few = jit.choose(&request, 8).unwrap();
+    table.rows.lock().unwrap().clear();
+    jit.keep(&request, 16, &few).unwrap();
+    assert_eq!(jit.choose(&request, 16).unwrap().key, plain.key);
+}
+
+/// Of exact products the table has no lines; without a table nothing is kept, and nothing measured at first use.
+#[test]
+fn exact_products_are_neither_kept_nor_measured_at_first_use() {
+    let [scheme, exact] = [asymmetric(), asymmetric().with_accuracy(Accuracy::Exact)];
+    let [request, exact] = [&scheme, &exact].map(|scheme| request(scheme, 0, (256, 1024)));
+    let rows = Mutex::default();
+    let table = Tiles { rows, at_first_use: true };
+    let jit = JitWithOverrides::default().with_tiles(Arc::new(table));
+    assert!(jit.tunes_at_first_use(&request) && !jit.tunes_at_first_use(&exact));
+    let choice = jit.choose(&exact, 16).unwrap();
+    let refused = jit.keep(&exact, 16, &choice).unwrap_err().to_string();
+    assert_eq!(refused, "the table of tiles has no lines of exact products");
+    let without = JitWithOverrides::default();
+    assert!(!without.tunes_at_first_use(&request) && !Jit.tunes_at_first_use(&request));
+    let refused = without.keep(&request, 16, &choice).unwrap_err().to_string();
+    assert_eq!(refused, "this source of kernels keeps no measurements");
 }
 
 /// More tiles than multiprocessors: blocks persist, one for each multiprocessor of the device that launches; fewer: a block a tile.

@@ -69,6 +69,18 @@ fn weights_are_decoded_once_for_256_tokens() {
     assert_eq!(tokens("sym"), 128);
 }
 
+/// 128 tokens and few rows: blocks of 64 rows, each with all tokens. Blocks of 128 rows and 64 tokens read x less often and each weight
+/// twice: they would be faster if the cache gave 16-bit x only at the rate of bytes.
+#[test]
+fn one_warp_group_multiplies_128_tokens() {
+    for shape in [(4096, 4096), (4096, 14336)] {
+        match choose(&problem("sym", 0, "sm_90a", shape), 128) {
+            Ok(Chosen::WarpGroup(tile)) => assert_eq!((tile.tokens, tile.groups), (128, 1)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Many tokens: three whole stages if they fit, or else halves of k-tiles, of which there are more, and blocks that persist.
 #[test]
 fn many_tokens_take_whole_stages_or_halves() {

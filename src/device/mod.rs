@@ -15,10 +15,15 @@
 mod error;
 mod list;
 
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
 #[cfg(feature = "jit")]
 use quantloom_codegen::jit::{Overrides, Simulator};
 #[cfg(feature = "jit")]
 use quantloom_codegen::target::unsupported_reason;
+#[cfg(feature = "jit")]
+use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::Isa;
@@ -26,10 +31,12 @@ use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::cuda::Cuda;
 use quantloom_runtime::experts::{ExpertError, ExpertLayer, ExpertOp, ExpertOptions, ExpertSource};
 #[cfg(feature = "jit")]
-use quantloom_runtime::gpu::GpuDevice;
+use quantloom_runtime::gpu::{GpuDevice, TuneError, TuneOptions, Tuned};
 #[cfg(feature = "hip")]
 use quantloom_runtime::hip::Hip;
 use quantloom_runtime::op::{Op, ProductError};
+#[cfg(feature = "jit")]
+use quantloom_runtime::prepared::PreparedLayer;
 use quantloom_runtime::weight_data::WeightData;
 #[cfg(feature = "wgpu")]
 use quantloom_runtime::wgpu::Wgpu;
@@ -63,6 +70,10 @@ pub struct Opening {
     /// Free choices of a GPU's schedules that replace the compiler's own: other tiles, to measure them.
     #[cfg(feature = "jit")]
     pub overrides: Overrides,
+    /// Of an NVIDIA GPU: whether it measures the kernels of a product, shape and M before it first multiplies so, and keeps the
+    /// fastest ([`Device::tune`]). That takes seconds to a minute for each, once on a machine. The environment variable
+    /// `QUANTLOOM_TUNE=first-use` asks for the same.
+    pub tune_at_first_use: bool,
     /// Of a simulator, the order of its blocks, warps and copies.
     pub seed: u64,
 }
@@ -166,6 +177,36 @@ impl Device {
         list::list()
     }
 
+    /// Measures the kernels of a layer for x of a type and numbers of tokens, and keeps the fastest: products on this device
+    /// choose it from then on, in this program and, if the cache is on, in every later one of this user (`quantloom::tiles`).
+    /// The layer is one that this device has prepared.
+    ///
+    /// A number of tokens stands for all that round up to the same power of two. Kernels of other layers of the same
+    /// scheme and shape are the same; those that have multiplied so many tokens already keep theirs, and so do plans that an engine
+    /// holds. So tune before the first product, once for each scheme and shape of a model. It takes seconds to a minute for
+    /// each number of tokens, nearly all of it for compiling kernels, and memory for copies of the layer that exceed the
+    /// device's caches twice.
+    ///
+    /// # Errors
+    /// [`TuneError::NoClock`] where nothing times kernels: on all devices but NVIDIA GPUs, and during a capture. See [`TuneError`]
+    /// for others.
+    #[cfg(feature = "jit")]
+    pub fn tune(
+        &self,
+        layer: &PreparedLayer,
+        x: FloatFormat,
+        tokens: &[u64],
+        options: &TuneOptions,
+    ) -> Result<Vec<Tuned>, TuneError> {
+        #[cfg(feature = "cuda")]
+        if let Some(weight) = layer.as_cuda() {
+            let tuner = weight.tuner(x)?;
+            return tokens.iter().map(|tokens| tuner.tune(*tokens, options)).collect();
+        }
+        let _ = (layer, x, tokens, options);
+        Err(TuneError::NoClock { device: self.name().to_owned() })
+    }
+
     /// Its name, which [`Device::named`] takes.
     pub fn name(&self) -> &str {
         self.backend().name()
@@ -220,8 +261,10 @@ impl Opening {
     #[cfg(feature = "cuda")]
     fn cuda(&self, ordinal: u32) -> Result<Device, DeviceError> {
         let all = quantloom_runtime::cuda::devices().map_err(DeviceError::Cuda)?;
-        let name = all.into_iter().find(|device| device.ordinal == ordinal);
-        let tiles = name.map(|device| crate::tiles::read(&device.name)).unwrap_or_default();
+        let info = all.into_iter().find(|device| device.ordinal == ordinal);
+        let file = info.and_then(|info| crate::tiles::path(&info.name));
+        let at_first_use = self.tune_at_first_use || crate::tiles::asked_by_environment();
+        let tiles = Arc::new(crate::tiles::DeviceTiles::new(file, at_first_use));
         let executor = Cuda::new(ordinal, crate::jit::of_device(tiles, self.overrides.clone()));
         Ok(Device::Cuda(GpuDevice::new(executor.map_err(DeviceError::Cuda)?)))
     }

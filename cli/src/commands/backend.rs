@@ -30,7 +30,7 @@ fn choice(text: &str) -> Result<(String, u64), String> {
 impl Tuning {
     fn opening(&self, seed: u64) -> Opening {
         let choices: BTreeMap<_, _> = self.choices.iter().cloned().collect();
-        Opening { overrides: Overrides::of_all(choices), seed }
+        Opening { overrides: Overrides::of_all(choices), seed, ..Opening::default() }
     }
 }
 

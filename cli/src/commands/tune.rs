@@ -4,16 +4,20 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use quantloom::codegen::jit::alternatives;
-use quantloom::codegen::schedule::{Case, Chosen, Measured, merged};
+use quantloom::codegen::jit::measured_row;
+use quantloom::codegen::schedule::merged;
 use quantloom::device::Device;
+use quantloom::dsl::format::FloatFormat;
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::{Accuracy, Scheme};
+use quantloom::runtime::checkpoint::{Checkpoint, Layer};
+use quantloom::runtime::cuda::Cuda;
+use quantloom::runtime::gpu::{GpuDevice, GpuWeight, TimedKernel, TuneOptions, Tuned};
+use quantloom::runtime::source::Schedule;
 use quantloom::tiles;
 
 use super::backend;
-use super::bench::gpu::Copies;
-use super::bench::own_type;
+use super::bench::{own_type, random_weight};
 use super::sizes::{Tokens, shape};
 use super::{print_line, scheme, table};
 use crate::atomic_write::write_and_say;
@@ -25,20 +29,27 @@ use crate::progress::Progress;
     after_help = "Every tile that fits is compiled, run on random weights that rotate beyond the \
     L2, and timed as `quantloom bench` times it, with programmatic launch. Only the fastest that is \
     ahead of the model's choice by more than --margin is kept or written; else the model's own choice is.\n\n\
+    Of a checkpoint, every scheme and shape of its layers is measured once, with the weights of the first such layer; expert \
+    layers are left out.\n\n\
     --keep is for your own GPU: every program of this user that opens it chooses these tiles from then on \
     (`explain` of a layer says so). They are in the cache (QUANTLOOM_CACHE), in `tiles`, a file for each name of a GPU; \
     remove the file to forget them. --write is for the table that the compiler comes with.\n\n\
     Examples:\n  \
     quantloom tune --scheme ct_w4a16 --shape 8192x8192 --m 1,8,16,32\n  \
     quantloom tune --scheme fp8_block --shape 7168x2048 --m 1,16,64,1024 --keep\n  \
+    quantloom tune model/ --m 1,16,256 --keep\n  \
     quantloom tune --scheme ct_w4a16 --scheme ct_mxfp4a16 --shape 4096x4096 --shape 8192x8192 \
     --m 1,8 --write codegen/src/schedule/measured.txt\n\n\
     To try a tile in any program, without this table: \
-    QUANTLOOM_KERNEL=\"skinny(row_tiles=2, warps=12)\""
+    QUANTLOOM_KERNEL=\"skinny(row_tiles=2, warps=12)\". To have every program measure what it \
+    meets for the first time: QUANTLOOM_TUNE=first-use"
 )]
 pub(crate) struct Arguments {
-    /// A catalogue name or a .scheme file; several may be given.
-    #[arg(long = "scheme", value_name = "SCHEME", required = true)]
+    /// Checkpoints whose layers are measured: safetensors or GGUF files, or model directories.
+    #[arg(value_name = "MODEL", required_unless_present = "schemes", conflicts_with_all = ["schemes", "shapes"])]
+    models: Vec<PathBuf>,
+    /// A catalogue name or a .scheme file, of which random weights are measured; several may be given.
+    #[arg(long = "scheme", value_name = "SCHEME")]
     schemes: Vec<String>,
     /// The weight's shape; several may be given.
     #[arg(long = "shape", value_name = "NxK", value_parser = shape, default_value = "4096x4096")]
@@ -66,36 +77,27 @@ pub(crate) struct Arguments {
     write: Option<PathBuf>,
 }
 
-/// A tile and its time.
-struct Tried {
-    chosen: Chosen,
-    /// Microseconds a call, with programmatic launch.
-    time: f64,
-}
-
-/// All tiles of one case.
+/// The kernels of one product, shape and M.
 struct Outcome {
-    case: Case,
     scheme: String,
-    /// What the model chooses.
-    model: Tried,
-    /// The fastest.
-    best: Tried,
-    /// Those that follow, measured once.
-    others: Vec<Tried>,
-    /// How many were measured.
-    tried: usize,
-    /// Those that the driver refused, and why.
-    failed: Vec<String>,
+    shape: (u64, u64),
+    tuned: Tuned,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let known = arguments.write.as_ref().map(std::fs::read_to_string).transpose();
     let known = known.context("cannot read the table that `--write` names")?;
     let stores = arguments.keep || arguments.write.is_some();
-    let schemes: Vec<Scheme> =
-        arguments.schemes.iter().map(|name| scheme(name)).collect::<Result<_>>()?;
-    let exact = schemes.iter().find(|scheme| scheme.accuracy == Accuracy::Exact);
+    let random = arguments.schemes.iter().map(|name| scheme(name));
+    let random = random.collect::<Result<Vec<Scheme>>>()?;
+    let layers = layers(&arguments.models)?;
+    let random = random.iter().flat_map(|scheme| {
+        let shape = |&(n, k): &(u64, u64)| Subject::Random(scheme, Shape::matrix(n, k));
+        arguments.shapes.iter().map(shape)
+    });
+    let subjects: Vec<Subject<'_>> = random.chain(layers.iter().map(Subject::Layer)).collect();
+    let mut schemes = subjects.iter().map(Subject::scheme);
+    let exact = schemes.find(|scheme| scheme.accuracy == Accuracy::Exact);
     if let (Some(scheme), true) = (exact, stores) {
         bail!(
             "a table of tiles has no lines of exact products, which `{}` asks for: leave out --keep and --write",
@@ -105,123 +107,133 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let Device::Cuda(device) = backend::device(&arguments.backend)? else {
         bail!("`tune` measures kernels of an NVIDIA GPU: --backend cuda")
     };
-    let name = device.executor().stream().context().info().name.clone();
+    let name = &device.executor().stream().context().info().name;
     let own = arguments.keep.then(|| {
-        tiles::path(&name).context("--keep writes into the cache, which QUANTLOOM_CACHE turns off")
+        tiles::path(name).context("--keep writes into the cache, which QUANTLOOM_CACHE turns off")
     });
     let own = own.transpose()?;
+    let (margin, schedule) = (arguments.margin / 100.0, arguments.schedule.clone());
+    let options = TuneOptions { margin, schedule, keep: arguments.keep };
     let Tokens(tokens) = &arguments.m;
-    let cells = schemes.len() * arguments.shapes.len() * tokens.len();
-    let progress = Progress::new("measuring", cells as u64);
-    let mut outcomes = Vec::new();
-    for scheme in &schemes {
-        for &(n, k) in &arguments.shapes {
-            let own = own_type(scheme);
-            let copies = Copies::new(&device, scheme, own, Shape::matrix(n, k))?;
-            let copies = copies.map_err(|why| anyhow::anyhow!("{}: {why}", scheme.name))?;
-            for tokens in tokens {
-                let tokens = tokens.next_power_of_two();
-                let outcome = tune(&copies, scheme, tokens, arguments);
-                outcomes.push(outcome.with_context(|| {
-                    format!("scheme {}, N x K = {n} x {k}, M = {tokens}", scheme.name)
-                })?);
-                progress.advance(1);
+    let progress = Progress::new("measuring", (subjects.len() * tokens.len()) as u64);
+    let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
+    for subject in &subjects {
+        let (scheme, Shape { n, k, .. }) = (subject.scheme(), subject.shape());
+        let own = own_type(scheme);
+        let what = || format!("scheme {}, N x K = {n} x {k}", scheme.name);
+        let weight = subject.prepared(&device, own).with_context(what)?;
+        let tuner = weight.tuner(own).with_context(what)?;
+        for tokens in tokens {
+            let tuned = tuner.tune(*tokens as u64, &options);
+            let tuned = tuned.with_context(|| format!("{}, M = {tokens}", what()))?;
+            // After an error of the device no time can be trusted.
+            if tuned.failed.is_empty() && arguments.write.is_some() {
+                let fastest = &tuned.preferred().kernel.key;
+                rows.push(measured_row(&weight.asked(own)?, tuned.tokens, fastest)?);
             }
+            outcomes.push(Outcome { scheme: scheme.name.clone(), shape: (n, k), tuned });
+            progress.advance(1);
         }
     }
     drop(progress);
-    show(&outcomes)?;
-    let own = own.map(|path| {
-        // Lines of another version, which do not parse, are left out.
-        let known = tiles::read(&name);
-        (path, known.iter().map(|row| format!("{row}\n")).collect::<String>())
-    });
-    for (path, known) in arguments.write.clone().zip(known).into_iter().chain(own) {
-        let ahead = 1.0 + arguments.margin / 100.0;
-        let row = |outcome: &Outcome| {
-            let Outcome { case, model, best, .. } = outcome;
-            let chosen = if best.time * ahead < model.time { best.chosen } else { model.chosen };
-            Measured { case: case.clone(), chosen }
-        };
-        // After an error of the device no time can be trusted.
-        let sound = outcomes.iter().filter(|outcome| outcome.failed.is_empty());
-        let text = merged(&known, &sound.map(row).collect::<Vec<_>>())?;
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        }
-        write_and_say(&path, &text)?;
+    show(&outcomes, arguments.top)?;
+    if let Some(path) = &own {
+        print_line(format_args!("kept in {}", path.display()))?;
+    }
+    if let Some((path, known)) = arguments.write.clone().zip(known) {
+        write_and_say(&path, &merged(&known, &rows)?)?;
     }
     Ok(true)
 }
 
-/// Measures all tiles of a case.
-fn tune(
-    copies: &Copies<'_>,
-    scheme: &Scheme,
-    tokens: usize,
-    arguments: &Arguments,
-) -> Result<Outcome> {
-    let request = copies.weight().asked(own_type(scheme))?;
-    let (case, mut choices) = alternatives(&request, u32::try_from(tokens)?)?;
-    if let Some(name) = &arguments.schedule {
-        let model = choices.first().map(|(chosen, _)| *chosen);
-        choices.retain(|(chosen, _)| chosen.name() == name || Some(*chosen) == model);
-    }
-    let (mut tried, mut failed) = (Vec::new(), Vec::new());
-    for (chosen, choice) in &choices {
-        match copies.time(tokens, choice) {
-            Ok(times) => {
-                tried.push(Tried { chosen: *chosen, time: times.overlapped.microseconds });
+/// The layers of checkpoints, one of each scheme and shape.
+fn layers(models: &[PathBuf]) -> Result<Vec<Layer>> {
+    let mut layers: Vec<Layer> = Vec::new();
+    for path in models {
+        let checkpoint = Checkpoint::open(path)?;
+        for (name, layer) in checkpoint.layers() {
+            let layer = layer.with_context(|| format!("{}: {name}", path.display()))?;
+            let alike =
+                |known: &Layer| (known.scheme(), known.shape()) == (layer.scheme(), layer.shape());
+            if layer.shape().experts == 1 && !layers.iter().any(alike) {
+                layers.push(layer.clone());
             }
-            Err(why) => failed.push(format!("{}: {why:#}", choice.key.schedule)),
         }
     }
-    // Once more, next to each other: what was fast by chance is not twice.
-    tried.sort_by(|one, other| one.time.total_cmp(&other.time));
-    let model = choices.first().map(|(chosen, _)| *chosen);
-    let again = |tried: &Tried| {
-        let (_, choice) = choices.iter().find(|(chosen, _)| *chosen == tried.chosen)?;
-        let time = copies.time(tokens, choice).ok()?.overlapped.microseconds;
-        Some(Tried { chosen: tried.chosen, time: time.max(tried.time) })
-    };
-    let finalists = tried.iter().take(FINALISTS);
-    let best = finalists.filter_map(again).min_by(|one, other| one.time.total_cmp(&other.time));
-    let model = tried.iter().find(|tried| Some(tried.chosen) == model).and_then(again);
-    let (Some(best), Some(model)) = (best, model) else {
-        bail!("no kernel ran: {}", failed.join("; "))
-    };
-    let (scheme, count) = (scheme.name.clone(), tried.len());
-    tried.retain(|other| other.chosen != best.chosen);
-    tried.truncate(arguments.top.saturating_sub(1));
-    Ok(Outcome { case, scheme, model, best, others: tried, tried: count, failed })
+    if layers.is_empty() && !models.is_empty() {
+        bail!("there is no quantised layer to measure; expert layers have no measured tiles")
+    }
+    Ok(layers)
 }
 
-/// The fastest are measured twice, and the slower time counts.
-const FINALISTS: usize = 4;
+/// What is measured.
+enum Subject<'a> {
+    /// A random weight.
+    Random(&'a Scheme, Shape),
+    /// That of a layer.
+    Layer(&'a Layer),
+}
 
-fn show(outcomes: &[Outcome]) -> Result<()> {
+impl Subject<'_> {
+    fn scheme(&self) -> &Scheme {
+        match self {
+            Self::Random(scheme, _) => scheme,
+            Self::Layer(layer) => layer.scheme(),
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        match self {
+            Self::Random(_, shape) => *shape,
+            Self::Layer(layer) => layer.shape(),
+        }
+    }
+
+    /// The weight on a GPU, for x of one type.
+    fn prepared(&self, device: &GpuDevice<Cuda>, own: FloatFormat) -> Result<GpuWeight<Cuda>> {
+        let (scheme, shape) = (self.scheme().with_input(own), self.shape());
+        Ok(match self {
+            Self::Random(all, _) => {
+                let packed = random_weight(all, shape)?;
+                let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+                device.prepare_stored(&scheme, shape, &stored)?
+            }
+            Self::Layer(layer) => {
+                device.prepare_stored(&scheme, shape, &|name: &str| layer.store(name))?
+            }
+        })
+    }
+}
+
+fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
     let mut rows = table(&["scheme", "N x K", "M", "model", "best", "gain", "tried", "best tile"]);
-    let tile = |tried: &Tried| {
-        let choices = tried.chosen.parameters().into_iter();
+    // The sizes are in the row already.
+    let tile = |timed: &TimedKernel| {
+        let Schedule { name, parameters } = &timed.kernel.key.schedule;
+        let choices = parameters.iter().filter(|(name, _)| !["n", "k"].contains(&name.as_str()));
         let choices = choices.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
-        format!("{} {}", tried.chosen.name(), choices.join(" "))
+        format!("{name} {}", choices.join(" "))
     };
-    for Outcome { case, scheme, model, best, others, tried, failed } in outcomes {
+    for Outcome { scheme, shape: (n, k), tuned } in outcomes {
+        let Tuned { tokens, model, best, others, failed, .. } = tuned;
+        let ran = others.len() + 1;
+        let gain = |timed: &TimedKernel| {
+            format!("{:.1}%", (model.microseconds / timed.microseconds - 1.0) * 100.0)
+        };
         rows.add_row([
             scheme.clone(),
-            format!("{} x {}", case.n, case.k),
-            case.m.to_string(),
-            format!("{:.2}", model.time),
-            format!("{:.2}", best.time),
-            format!("{:.1}%", (model.time / best.time - 1.0) * 100.0),
-            format!("{tried} of {}", tried + failed.len()),
+            format!("{n} x {k}"),
+            tokens.to_string(),
+            format!("{:.2}", model.microseconds),
+            format!("{:.2}", best.microseconds),
+            gain(best),
+            format!("{ran} of {}", ran + failed.len()),
             tile(best),
         ]);
-        for other in others {
-            let [none, time] = [String::new(), format!("{:.2}", other.time)];
-            let gain = format!("{:.1}%", (model.time / other.time - 1.0) * 100.0);
-            let row = [none.clone(), none.clone(), none.clone(), none.clone(), time, gain, none];
+        for other in others.iter().take(top.saturating_sub(1)) {
+            let [none, time] = [String::new(), format!("{:.2}", other.microseconds)];
+            let row =
+                [none.clone(), none.clone(), none.clone(), none.clone(), time, gain(other), none];
             rows.add_row(row.into_iter().chain([tile(other)]));
         }
     }
@@ -230,8 +242,11 @@ fn show(outcomes: &[Outcome]) -> Result<()> {
         "microseconds a call with programmatic launch; model: the tile that is chosen without the \
          table",
     )?;
-    for why in outcomes.iter().flat_map(|outcome| &outcome.failed) {
-        print_line(format_args!("did not run, so that its case is not written: {why}"))?;
+    for (kernel, why) in outcomes.iter().flat_map(|outcome| &outcome.tuned.failed) {
+        print_line(format_args!(
+            "did not run, so that its case is not written: {}: {why}",
+            kernel.schedule
+        ))?;
     }
     Ok(())
 }

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use quantloom::codegen::schedule::measured_rows;
+use quantloom::codegen::jit::TileTable as _;
+use quantloom::codegen::schedule::{Measured, measured_rows};
+use quantloom::dsl::format::BF16;
+use quantloom::prelude::*;
+use quantloom::runtime::gpu::TuneOptions;
 use quantloom::runtime::image_cache::ImageCache;
-use quantloom::tiles;
+use quantloom::tiles::{self, DeviceTiles};
 use quantloom_tests::file::split;
 use quantloom_tests::{Random, bf16_tensor, golden_file, tensors_of, unscheduled_file, write_file};
 
@@ -114,6 +118,64 @@ fn measured_tiles_are_in_the_cache() {
     std::fs::write(&path, text).unwrap();
     assert_eq!(tiles::read_file(&path), std::slice::from_ref(own));
     assert_eq!(tiles::path_in(&ImageCache::off(), "NVIDIA H100"), None);
+}
+
+/// What one program keeps, another reads, beside what a third kept meanwhile; a tile is replaced by a later one of its case.
+#[test]
+fn kept_tiles_are_those_of_later_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiles/gpu.txt");
+    let [one, other, third] = [0, 1, 2].map(|row| measured_rows()[row].clone());
+    let open = || DeviceTiles::new(Some(path.clone()), false);
+    let (first, second) = (open(), open());
+    first.keep(one.clone()).unwrap();
+    second.keep(other.clone()).unwrap();
+    assert_eq!(first.fastest(&one.case), Some(one.chosen));
+    assert_eq!(first.fastest(&other.case), None);
+    let later = open();
+    assert_eq!(later.fastest(&one.case), Some(one.chosen));
+    assert_eq!(later.fastest(&other.case), Some(other.chosen));
+    assert_ne!(one.chosen, third.chosen);
+    let replaced = Measured { case: one.case.clone(), chosen: third.chosen };
+    later.keep(replaced.clone()).unwrap();
+    assert_eq!(later.fastest(&one.case), Some(third.chosen));
+    assert_eq!(tiles::read_file(&path), [replaced, other]);
+    // Without a cache they last as long as the device; a file that cannot be written says so.
+    let without = DeviceTiles::new(None, true);
+    without.keep(one.clone()).unwrap();
+    assert_eq!(without.fastest(&one.case), Some(one.chosen));
+    assert!(without.tunes_at_first_use() && !first.tunes_at_first_use());
+    let wrong = DeviceTiles::new(Some(path.join("below/a/file.txt")), false);
+    let error = wrong.keep(one.clone()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot write ") && error.contains("file.txt"), "{error}");
+    assert_eq!(wrong.fastest(&one.case), Some(one.chosen));
+}
+
+/// A device that times nothing says so.
+#[test]
+fn nothing_is_tuned_where_nothing_times() {
+    let checkpoint = Checkpoint::open(golden_file("ct_w4a16")).unwrap();
+    let (_, layer) = checkpoint.layers().next().unwrap();
+    for name in ["cpu", "sim:sm_90a"] {
+        let device = Device::named(name).unwrap();
+        let layer = layer.as_ref().unwrap().prepare(&device).unwrap();
+        let error = device.tune(&layer, BF16, &[1], &TuneOptions::default()).unwrap_err();
+        let said = "times no calls, so that nothing can be tuned on it";
+        assert!(error.to_string().contains(said), "{name}: {error}");
+    }
+}
+
+#[test]
+fn tune_measures_schemes_or_models() {
+    for (line, said) in [
+        ("tune", "<MODEL"),
+        ("tune model --scheme ct_w4a16", "cannot be used with"),
+        ("tune model --shape 64x64", "cannot be used with"),
+        ("tune absent.safetensors", "absent.safetensors"),
+    ] {
+        let ran = run(line);
+        assert!(ran.code != Some(0) && ran.err.contains(said), "{line}: {}", ran.err);
+    }
 }
 
 #[test]

@@ -10,18 +10,20 @@ use std::borrow::Cow;
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::accumulation::{Decoded, ScaledWeights, Sums};
-use quantloom_runtime::gpu::{ChoiceSource, ChosenKernel, Request, Stacked, StackedChoice};
+use quantloom_runtime::gpu::{
+    Alternatives, ChoiceSource, ChosenKernel, Request, Stacked, StackedChoice,
+};
 use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Schedule, Work};
 
-use super::{JitError, Overrides, TRANSFORM, experts, launch_rule, operand};
+use super::{JitError, Overrides, TRANSFORM, TileTable, experts, launch_rule, operand};
 use crate::emit;
 use crate::ir::{Element, Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::activation::Routed;
 use crate::schedule::transform::{Direction, NativeBufferKind, transform};
 use crate::schedule::{
-    Chosen, Measured, Problem, Stack, Unscheduled, UnscheduledPart, choose_by_model,
-    choose_stacked_of, measured, measured_in,
+    Case, Chosen, Problem, Stack, Unscheduled, UnscheduledPart, candidates, choose_by_model,
+    choose_stacked_of, measured,
 };
 use crate::target::{Feature, TARGETS, Target};
 
@@ -35,11 +37,13 @@ pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 pub(super) fn choose(
     request: &Request<'_>,
     tokens: u64,
-    tiles: &[Measured],
+    tiles: Option<&dyn TileTable>,
 ) -> Result<ChosenKernel, Refusal> {
     let problem = problem(request)?;
     let most = u32::try_from(tokens).unwrap_or(u32::MAX);
-    let tuned = measured_in(tiles, &problem, most).map(|chosen| (chosen, ChoiceSource::Tuned));
+    let tuned = tiles.and_then(|tiles| tiles.fastest(&Case::new(&problem, most)));
+    let tuned = tuned.filter(|chosen| chosen.takes(&problem, most));
+    let tuned = tuned.map(|chosen| (chosen, ChoiceSource::Tuned));
     let found =
         tuned.or_else(|| measured(&problem, most).map(|chosen| (chosen, ChoiceSource::Measured)));
     let (chosen, by) = match found {
@@ -47,6 +51,21 @@ pub(super) fn choose(
         None => (choose_by_model(&problem, most).map_err(JitError::from)?, ChoiceSource::Model),
     };
     Ok(choice(request, &problem, chosen, by)?)
+}
+
+/// The kernels that are worth measuring for M tokens, the model's choice first.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn alternatives(request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
+    let problem = problem(request)?;
+    let most = Case::new(&problem, u32::try_from(tokens).unwrap_or(u32::MAX)).m;
+    // The reason, if there is none.
+    choose_by_model(&problem, most).map_err(JitError::from)?;
+    let kernels = candidates(&problem, most)
+        .into_iter()
+        .map(|chosen| Ok::<_, Refusal>(choice(request, &problem, chosen, ChoiceSource::Override)?));
+    Ok(Alternatives { tokens: most.into(), kernels: kernels.collect::<Result<_, _>>()? })
 }
 
 /// The kernel for a product of an expert layer and M tokens; overrides, the last ones last, may replace what the

@@ -19,9 +19,9 @@ mod with_overrides;
 use std::sync::Arc;
 
 use quantloom_dsl::format::{F32, FloatFormat, Number};
-use quantloom_dsl::{Activation, BufferRole, Diagnostics, Scheme};
+use quantloom_dsl::{Accuracy, Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
-    Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer, Products,
+    Alternatives, Arrangement, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer, Products,
     RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
@@ -29,14 +29,14 @@ use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Sc
 use crate::emit::EmitError;
 use crate::ir::{Kernel, Verified, VerifyErrors};
 use crate::schedule::transform::{NativeBufferKind, stores};
-use crate::schedule::{Case, Chosen, Measured, Order, Problem, Unscheduled, candidates};
-use compile::{choice, problem};
+use crate::schedule::{Case, Chosen, Measured, Order, Problem, Unscheduled};
+use compile::problem;
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
 pub use rule::{LaunchRuleError, launch_rule};
 #[cfg(feature = "sim")]
 pub use simulator::{KEPT_REPORTS, SimError, Simulator, Totals};
-pub use with_overrides::JitWithOverrides;
+pub use with_overrides::{JitWithOverrides, TileTable};
 
 /// Why there is no kernel for a key.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,9 @@ pub enum JitError {
     /// The schedule of a key has no kernels for the key's work.
     #[error("the schedule {} has no kernels for: {}", .0.schedule.name, .0.work)]
     Work(Box<KernelKey>),
+    /// A line for an exact product.
+    #[error("the table of tiles has no lines of exact products")]
+    ExactMeasured,
     /// A key names a native buffer, by its number among those of a weight, that does not exist.
     #[error("there is no part {0} of a weight")]
     Part(u64),
@@ -148,7 +151,7 @@ impl KernelSource for Jit {
 fn choose_of_environment(
     request: &Request<'_>,
     tokens: u64,
-    tiles: &[Measured],
+    tiles: Option<&dyn TileTable>,
 ) -> Result<ChosenKernel, Refusal> {
     let choice = compile::choose(request, tokens, tiles)?;
     let overrides = of_environment()?;
@@ -194,7 +197,11 @@ impl Products for Jit {
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
-        choose_of_environment(request, tokens, &[])
+        choose_of_environment(request, tokens, None)
+    }
+
+    fn alternatives(&self, request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
+        compile::alternatives(request, tokens)
     }
 
     fn choose_stacked(
@@ -279,20 +286,23 @@ impl Products for Jit {
     }
 }
 
-/// All tiles worth measuring for M tokens, the model's choice first, and their case in the table of
-/// measured tiles ([`crate::schedule::measured`]).
+/// The line of the table of measured tiles ([`crate::schedule::measured`]) that says of a kernel that it is the fastest for M
+/// tokens.
 ///
 /// # Errors
-/// Why there is no product.
-pub fn alternatives(
+/// A kernel of no schedule, or of an exact product: the table has one line for products of either accuracy.
+pub fn measured_row(
     request: &Request<'_>,
-    tokens: u32,
-) -> Result<(Case, Vec<(Chosen, ChosenKernel)>), Refusal> {
-    let problem = problem(request)?;
-    let choices = candidates(&problem, tokens).into_iter().map(|chosen| {
-        Ok::<_, Refusal>((chosen, choice(request, &problem, chosen, ChoiceSource::Override)?))
-    });
-    Ok((Case::new(&problem, tokens), choices.collect::<Result<_, Refusal>>()?))
+    tokens: u64,
+    fastest: &KernelKey,
+) -> Result<Measured, Refusal> {
+    if request.scheme.accuracy == Accuracy::Exact {
+        return Err(JitError::ExactMeasured.into());
+    }
+    let Schedule { name, parameters } = &fastest.schedule;
+    let chosen = Chosen::read(name, parameters).map_err(JitError::from)?;
+    let most = u32::try_from(tokens).unwrap_or(u32::MAX);
+    Ok(Measured { case: Case::new(&problem(request)?, most), chosen })
 }
 
 /// The name of the schedule of transforms in a key.

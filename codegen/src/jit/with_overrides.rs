@@ -1,37 +1,55 @@
-//! The compiler with overrides of free choices, to measure and to verify other tiles, and with tiles that were measured on
-//! the device it compiles for.
+//! The compiler with overrides of free choices, to measure and to verify other tiles, and with a table of tiles that were
+//! measured on the device it compiles for.
 
+use std::fmt;
 use std::sync::Arc;
 
+use quantloom_dsl::Accuracy;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
-    Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer, Products,
-    RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
+    Alternatives, Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest,
+    NativeBuffer, Products, RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
 use super::compile::{choice, choose_experts, gpu, problem_on};
-use super::{Jit, JitError, Overrides, choose_of_environment, of_environment};
-use crate::schedule::{Chosen, Measured};
+use super::{Jit, JitError, Overrides, choose_of_environment, measured_row, of_environment};
+use crate::schedule::{Case, Chosen, Measured};
 use crate::target::Target;
 
-/// [`Jit`] with overrides, and with measured tiles beside those of its own table.
+/// Tiles of single matrices that were measured on one device. They come before those of the compiler's own table
+/// ([`crate::schedule::measured_rows`]).
+pub trait TileTable: fmt::Debug + Send + Sync {
+    /// The fastest tile of a case, if it was measured.
+    fn fastest(&self, case: &Case) -> Option<Chosen>;
+
+    /// Keeps the fastest tile of a case, in place of the one before.
+    ///
+    /// # Errors
+    /// Why it cannot be kept.
+    fn keep(&self, row: Measured) -> Result<(), Refusal>;
+
+    /// Whether a case that is not in it is measured before its first product.
+    fn tunes_at_first_use(&self) -> bool;
+}
+
+/// [`Jit`] with overrides, and with a table of measured tiles beside its own.
 #[derive(Clone, Debug, Default)]
 pub struct JitWithOverrides {
     overrides: Overrides,
-    tiles: Arc<[Measured]>,
+    tiles: Option<Arc<dyn TileTable>>,
 }
 
 impl JitWithOverrides {
     /// With these overrides.
     pub fn new(overrides: Overrides) -> Self {
-        Self { overrides, tiles: Arc::default() }
+        Self { overrides, tiles: None }
     }
 
-    /// With these tiles of single matrices, before those of the table ([`crate::schedule::measured_rows`]).
+    /// With the tiles of a device.
     #[must_use]
-    pub fn with_tiles(self, tiles: Vec<Measured>) -> Self {
-        Self { tiles: tiles.into(), ..self }
+    pub fn with_tiles(self, tiles: Arc<dyn TileTable>) -> Self {
+        Self { tiles: Some(tiles), ..self }
     }
 }
 
@@ -52,8 +70,30 @@ impl Products for JitWithOverrides {
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {
         let target = gpu(request.target)?;
-        let made = choose_of_environment(request, tokens, &self.tiles)?;
+        let made = choose_of_environment(request, tokens, self.tiles.as_deref())?;
         Ok(overridden(request, (target, tokens), made, &self.overrides)?)
+    }
+
+    fn alternatives(&self, request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
+        Jit.alternatives(request, tokens)
+    }
+
+    fn keep(
+        &self,
+        request: &Request<'_>,
+        tokens: u64,
+        fastest: &ChosenKernel,
+    ) -> Result<(), Refusal> {
+        match &self.tiles {
+            Some(tiles) => tiles.keep(measured_row(request, tokens, &fastest.key)?),
+            None => Jit.keep(request, tokens, fastest),
+        }
+    }
+
+    /// Not of exact products, of which a table has no lines.
+    fn tunes_at_first_use(&self, request: &Request<'_>) -> bool {
+        let asked = self.tiles.as_ref().is_some_and(|tiles| tiles.tunes_at_first_use());
+        asked && request.scheme.accuracy != Accuracy::Exact
     }
 
     fn choose_stacked(

@@ -15,7 +15,7 @@ use cudarc::driver::sys::{
     CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 
-use super::{Context, CudaError, device, launch, link, tensor_map};
+use super::{Context, Cuda, CudaError, device, launch, link, tensor_map};
 use crate::driver::DriverApi;
 use crate::driver::TensorShape;
 use crate::driver::api::sealed::Sealed;
@@ -23,6 +23,7 @@ use crate::driver::arguments::Sizes;
 use crate::driver::context::attribute;
 use crate::driver::functions::{CUDA, Functions, Handle, Library, functions};
 use crate::driver::tensor_map::RawTensorMap;
+use crate::gpu::Clock;
 
 functions! {
     /// The functions that only CUDA's driver has, or has in its own way. The rows are those of `cuda.h`.
@@ -133,6 +134,10 @@ impl DriverApi for Driver {
 
     fn get() -> Result<&'static Self, CudaError> {
         Self::get()
+    }
+
+    fn clock(executor: &Cuda) -> Option<&dyn Clock<CudaError>> {
+        Some(executor)
     }
 
     fn driver_version(&self) -> u32 {

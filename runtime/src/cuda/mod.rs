@@ -11,6 +11,7 @@
 //! | `link` | PTX -> image, by the driver's own compiler |
 //! | `launch`, `tensor_map` | attributes of a launch, tensor maps, as the driver reads them |
 //! | `graph`, `pinned` | repetition; page-locked memory |
+//! | `timing` | the time of a call, as a model meets it |
 
 mod device;
 mod graph;
@@ -20,6 +21,7 @@ mod link;
 mod pinned;
 mod prepared;
 mod tensor_map;
+pub mod timing;
 
 pub use crate::driver::{
     Argument, DeviceInfo, DeviceSlice, DeviceSliceMut, DriverError as CudaError, Element,

@@ -7,8 +7,10 @@ use std::ops::Deref;
 use super::arguments::Sizes;
 use super::context::Context;
 use super::error::DriverError;
+use super::executor::DriverExecutor;
 use super::functions::{Functions, Handle};
 use super::tensor_map::{RawTensorMap, TensorShape};
+use crate::gpu::Clock;
 
 pub(crate) mod sealed {
     /// Keeps the trait to this crate, whose safe code relies on what the functions do.
@@ -112,6 +114,11 @@ pub trait DriverApi:
     /// so that nothing is kept but what the driver itself keeps.
     fn loader_compiles_better(_text: &str) -> bool {
         false
+    }
+
+    /// What times calls on an executor's stream; `None` where nothing does.
+    fn clock(_executor: &DriverExecutor<Self>) -> Option<&dyn Clock<DriverError>> {
+        None
     }
 
     /// Lets blocks of a kernel have so many bytes of dynamic shared memory.

@@ -11,7 +11,7 @@ use super::loader::Loader;
 use super::module::LoadedKernel;
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
-use crate::gpu::{Executor, Launch, LaunchBuffer, Products, Trusted};
+use crate::gpu::{Clock, Executor, Launch, LaunchBuffer, Products, Trusted};
 use crate::image_cache::ImageCache;
 use crate::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize};
 
@@ -143,6 +143,12 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
 
     fn wait(&self) -> Result<(), DriverError> {
         self.stream.synchronize()
+    }
+
+    /// None while somebody captures the stream.
+    fn clock(&self) -> Option<&dyn Clock<DriverError>> {
+        let free = matches!(self.stream.is_captured(), Ok(false));
+        D::clock(self).filter(|_| free)
     }
 
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), DriverError> {

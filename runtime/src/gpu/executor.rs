@@ -3,6 +3,7 @@
 use crate::op::ProductError;
 use crate::source::{KernelKey, LaunchRule, ProblemSize, Refusal};
 
+use super::clock::Clock;
 use super::products::Products;
 
 /// A buffer of a launch.
@@ -143,6 +144,11 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// What the device says.
     fn wait(&self) -> Result<(), Self::Error>;
+
+    /// What times calls on this device now; `None` where nothing does.
+    fn clock(&self) -> Option<&dyn Clock<Self::Error>> {
+        None
+    }
 
     /// Queues a launch.
     ///

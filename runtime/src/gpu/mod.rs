@@ -15,6 +15,8 @@
 //! | `saved` | a prepared weight in a file, and back |
 //! | `static_inputs` | what is known of x before it is there: static scales and zero points |
 //! | `executor` | memory and launches, as a trait |
+//! | `clock` | what times calls on a device, as a trait |
+//! | `tune` | the fastest kernel of a product, found by measuring |
 //! | `device` | the device of an executor, where weights are prepared |
 //! | `weight` | a prepared weight: its buffers, the kernels that read them |
 //! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
@@ -24,6 +26,7 @@
 //! | `accumulation` | where its kernels round, for the conformance kit |
 
 mod accumulation;
+mod clock;
 mod debug;
 mod device;
 mod executor;
@@ -37,10 +40,12 @@ mod saved;
 mod static_inputs;
 mod stored;
 mod transform;
+mod tune;
 mod weight;
 
 pub use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use crate::weight_data::Stored;
+pub use clock::Clock;
 pub use device::GpuDevice;
 pub use executor::{Executor, Launch, LaunchBuffer};
 pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
@@ -50,9 +55,10 @@ pub use plan::{
     LaunchPlan, LaunchStep, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, WorkspaceBytes,
 };
 pub use products::{
-    ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, Products, RepackKernels, Request,
-    ScaleRange, Stacked, StackedChoice, Trusted,
+    Alternatives, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, Products,
+    RepackKernels, Request, ScaleRange, Stacked, StackedChoice, Trusted,
 };
 pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;
+pub use tune::{TimedKernel, TuneError, TuneOptions, Tuned, Tuner};
 pub use weight::GpuWeight;

@@ -124,6 +124,15 @@ pub struct ChosenKernel {
     pub by: ChoiceSource,
 }
 
+/// The kernels of a product that are worth measuring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternatives {
+    /// M, rounded up as far as the source chooses the same kernel for several.
+    pub tokens: u64,
+    /// The kernels, the one that is chosen without a measurement first. Each takes so many tokens.
+    pub kernels: Vec<ChosenKernel>,
+}
+
 /// The experts of a product whose M is not known yet: see [`Products::choose_stacked`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stacked {
@@ -206,6 +215,11 @@ pub struct RepackKernels {
 #[error("this source of kernels has no products of expert layers")]
 struct NoExperts;
 
+/// A source without a table of its own.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("this source of kernels keeps no measurements")]
+struct KeepsNothing;
+
 /// A source without transforms.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("this source of kernels has no transforms from stored tensors")]
@@ -243,6 +257,34 @@ pub trait Products: KernelSource {
     /// # Errors
     /// Why none of the source takes them.
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal>;
+
+    /// All kernels that are worth measuring for M tokens, without regard to what was measured before.
+    ///
+    /// # Errors
+    /// Why none of the source takes them.
+    fn alternatives(&self, request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
+        Ok(Alternatives { tokens, kernels: vec![self.choose(request, tokens)?] })
+    }
+
+    /// Keeps a kernel as the fastest for M tokens, so that [`Products::choose`] gives it for all M that
+    /// [`Products::alternatives`] rounds up to this one.
+    ///
+    /// # Errors
+    /// A source that keeps nothing, or why it is not kept.
+    fn keep(
+        &self,
+        _request: &Request<'_>,
+        _tokens: u64,
+        _fastest: &ChosenKernel,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::Reason(Arc::new(KeepsNothing)))
+    }
+
+    /// Whether a device measures the kernels of a product and M before it multiplies so for the first time, unless it has done
+    /// so before ([`ChoiceSource::Tuned`]).
+    fn tunes_at_first_use(&self, _request: &Request<'_>) -> bool {
+        false
+    }
 
     /// The kernel for a product of an expert layer and M tokens. The request is that of one matrix; its
     /// constant buffers ([`Products::native`]) are those of the product once for each expert and shard,

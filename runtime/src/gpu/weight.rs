@@ -59,6 +59,14 @@ pub(super) struct PreparedProduct<E: Executor> {
     pub(super) plans: Mutex<BTreeMap<u64, Arc<ProductPlan<E>>>>,
 }
 
+impl<E: Executor> PreparedProduct<E> {
+    /// Forgets which kernels were chosen, so that the source is asked again.
+    pub(super) fn forget(&self) {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
 /// An order of columns on the device.
 pub(super) struct Order<M> {
     pub(super) arrangement: Arrangement,
@@ -308,10 +316,19 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
-        let mut products: Vec<PreparedProduct<E>> = Vec::new();
+        self.copy_of(&self.products.iter().collect::<Vec<_>>())
+    }
+
+    /// The same of one type of x alone.
+    pub(super) fn copied_product(&self, product: &PreparedProduct<E>) -> Result<Self, E::Error> {
+        self.copy_of(&[product])
+    }
+
+    fn copy_of(&self, products: &[&PreparedProduct<E>]) -> Result<Self, E::Error> {
+        let mut copied: Vec<PreparedProduct<E>> = Vec::new();
         type Copied<'p, M> = (&'p Arc<ConstantBuffer<M>>, Arc<ConstantBuffer<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
-        for product in &self.products {
+        for product in products {
             let mut parts = Vec::new();
             for part in &product.parts {
                 parts.push(match copies.iter().find(|(known, _)| Arc::ptr_eq(known, part)) {
@@ -327,7 +344,7 @@ impl<E: Executor> GpuWeight<E> {
                     }
                 });
             }
-            products.push(PreparedProduct {
+            copied.push(PreparedProduct {
                 activation: product.activation.clone(),
                 element: product.element,
                 output: product.output,
@@ -343,7 +360,7 @@ impl<E: Executor> GpuWeight<E> {
             executor: self.executor.clone(),
             scheme: self.scheme.clone(),
             shape: self.shape,
-            products,
+            products: copied,
             refused: self.refused.clone(),
             static_inputs: self.static_inputs.clone(),
         })
@@ -440,6 +457,7 @@ impl<E: Executor> GpuWeight<E> {
         let request = self.request(product);
         let choice = self.executor.source().choose(&request, tokens);
         let choice = choice.map_err(ProductError::from)?;
+        let choice = self.tuned_at_first_use(product, tokens, choice);
         choices().insert(tokens, choice.clone());
         Ok(choice)
     }

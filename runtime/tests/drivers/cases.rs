@@ -349,6 +349,31 @@ fn cuda() -> Vec<Case> {
         ),
         // The module loader says nothing about a wrong text, the compiler where it is wrong.
         case("compile with roles", WHOLE, &[], &["line 5; error: nonsense"]),
+        case(
+            "tune",
+            WHOLE,
+            &[],
+            &[
+                "model 8 threads 1.04 us, best 32 threads 1.01 us, 3 others, 0 failed\n\
+                 before 8 threads, Model, after 32 threads, Tuned",
+                // Not by 5%: the model's choice is kept.
+                "model 8 threads 1.04 us, best 32 threads 1.01 us, 3 others, 0 failed\n\
+                 before 8 threads, Model, after 8 threads, Tuned",
+                "model 8 threads 1.04 us, best 32 threads 1.01 us, 3 others, 0 failed\n\
+                 before 8 threads, Model, after 8 threads, Model",
+                "model 8 threads 1.04 us, best 32 threads 1.01 us, 1 others, 1 failed\n\
+                 before 8 threads, Model, after 8 threads, Model",
+                "of 1 kernels none ran; the first said: ",
+            ],
+        ),
+        case(
+            "tune at first use",
+            WHOLE,
+            &[],
+            &["first 8 threads, Model\nagain 8 threads, Model\n\
+                 first 32 threads, Tuned\nagain 32 threads, Tuned\n\
+                 failing 8 threads, Model"],
+        ),
         case("graph keeps", WHOLE, &[], &["replayed: true"]),
         case(
             "graph keeps what joins",
@@ -450,6 +475,21 @@ pub(crate) const HIP: Backend = Backend {
 
 fn hip() -> Vec<Case> {
     vec![
+        // There is no clock, as graphs are CUDA's alone: every product is that of the model.
+        case(
+            "tune",
+            WHOLE,
+            &[],
+            &[
+                "hip times no calls, so that nothing can be tuned on it\nbefore 8 threads, Model, after 8",
+            ],
+        ),
+        case(
+            "tune at first use",
+            WHOLE,
+            &[],
+            &["first 8 threads, Model\nagain 8 threads, Model\nfailing 8 threads, Model"],
+        ),
         case(
             "devices",
             WHOLE,

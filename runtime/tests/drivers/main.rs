@@ -18,6 +18,7 @@ mod experts;
 mod hip_alone;
 mod scenarios;
 mod sources;
+mod tune;
 
 use cases::{Backend, CUDA, Case, HIP, OFF, WHOLE};
 

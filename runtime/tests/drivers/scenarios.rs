@@ -58,6 +58,8 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "refused" => refused::<D>(),
         "launch" => launch::<D>(),
         "product" => product::<D>(),
+        "tune" => crate::tune::tune::<D>(),
+        "tune at first use" => crate::tune::at_first_use::<D>(),
         "other tensors" => other_tensors::<D>(),
         "streams" => streams::<D>(),
         "events" => events::<D>(),
@@ -264,7 +266,7 @@ fn source<D: Fake>() -> Trusted {
 }
 
 /// Codes 3, 0, 0, ... of a row, the first word of w.
-fn weight_on<D: Fake>(
+pub(crate) fn weight_on<D: Fake>(
     device: &GpuDevice<DriverExecutor<D>>,
 ) -> Result<GpuWeight<DriverExecutor<D>>, ProductError> {
     let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { 3 } else { 0 }).collect();

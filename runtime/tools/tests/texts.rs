@@ -3,7 +3,7 @@
 use quantloom_runtime::cuda::text_target;
 use quantloom_runtime::source::{ParameterKind, Scalar};
 use quantloom_tests::tools::ptxas;
-use quantloom_tools::cuda::bench::random_word;
+use quantloom_tools::cuda::random::random_word;
 use quantloom_tools::cuda::selftest::texts;
 
 /// The parameters of an entry point: their PTX types, in order.

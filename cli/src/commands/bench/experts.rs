@@ -11,13 +11,14 @@ use quantloom::device::Device;
 use quantloom::dsl::experts::ExpertLayer;
 use quantloom::runtime::backend::Backend;
 use quantloom::runtime::cpu::CpuDevice;
+use quantloom::runtime::cuda::timing::time_both;
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::element::ValuesMut;
 use quantloom::runtime::experts::{ExpertCall, ExpertOp, Routed};
 use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
 use quantloom::runtime::op::Workspace;
 use quantloom_tools::cuda::ReadRoofline;
-use quantloom_tools::cuda::bench::{random_word, time_both};
+use quantloom_tools::cuda::random::random_word;
 use quantloom_tools::measure::{Memory, median, seconds};
 use serde_json::json;
 

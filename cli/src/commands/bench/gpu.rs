@@ -6,14 +6,14 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use quantloom::dsl::format::{FloatFormat, Number};
+use quantloom::dsl::format::FloatFormat;
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::{Accuracy, Scheme};
+use quantloom::runtime::cuda::timing::{Timings, copies, time_both};
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::gpu::{ChosenKernel, Executor as _, GpuDevice, GpuWeight, ProductTensors};
 use quantloom::runtime::op::ProductError;
 use quantloom_tools::cuda::ReadRoofline;
-use quantloom_tools::cuda::bench::{Timings, copies, time_both};
 use serde_json::json;
 
 use super::super::sizes::Tokens;
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
 }
 
 /// A weight, as often as it takes to be beyond the L2.
-pub(in crate::commands) struct Copies<'a> {
+struct Copies<'a> {
     device: &'a GpuDevice<Cuda>,
     scheme: &'a Scheme,
     own: FloatFormat,
@@ -114,18 +114,14 @@ pub(in crate::commands) struct Copies<'a> {
 
 impl<'a> Copies<'a> {
     /// The inner error is the reason why nothing is scheduled.
-    pub(in crate::commands) fn new(
+    fn new(
         device: &'a GpuDevice<Cuda>,
         scheme: &'a Scheme,
         own: FloatFormat,
         shape: Shape,
     ) -> Result<Result<Self, String>> {
         // With one type of x, so that the weight is there once.
-        let mut only = scheme.clone();
-        only.activations.retain(|activation| {
-            *activation == quantloom::dsl::Activation::Float(Number::Float(own))
-                || scheme.activations.len() == 1
-        });
+        let only = scheme.with_input(own);
         let packed = random_weight(scheme, shape)?;
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let first = match device.prepare_stored(&only, shape, &stored) {
@@ -144,16 +140,12 @@ impl<'a> Copies<'a> {
     }
 
     /// One of them.
-    pub(in crate::commands) fn weight(&self) -> &GpuWeight<Cuda> {
+    fn weight(&self) -> &GpuWeight<Cuda> {
         &self.weights[0]
     }
 
     /// The time of a call: of all its kernels.
-    pub(in crate::commands) fn time(
-        &self,
-        tokens: usize,
-        choice: &ChosenKernel,
-    ) -> Result<Timings> {
+    fn time(&self, tokens: usize, choice: &ChosenKernel) -> Result<Timings> {
         let mut tensors = self.tensors(tokens, choice)?;
         let stream = self.device.executor().stream();
         Ok(time_both(stream, self.weights.len(), |copy, _, overlap| {

@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::cuda::Cuda;
+use quantloom::runtime::cuda::timing::{Timing, copies, time};
 use quantloom::runtime::gpu::{ColumnOrder, Executor as _, GpuDevice, Request, Transform};
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::unpacked::Unpacked;
-use quantloom_tools::cuda::bench::{Timing, copies, time};
 use serde_json::json;
 
 use super::super::{print_line, table};

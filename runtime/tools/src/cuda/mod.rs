@@ -1,9 +1,9 @@
 //! NVIDIA GPUs: whether everything works that the backend rests on, and how fast kernels are.
 //!
-//! In: [`quantloom_runtime::cuda`]. Out: checks of a real device ([`selftest`]), the time of a kernel as a
-//! model meets it ([`mod@bench`]), the time of reading a weight once ([`ReadRoofline`]).
+//! In: [`quantloom_runtime::cuda`], which times kernels too. Out: checks of a real device ([`selftest`]), random data on it
+//! ([`random`]), the time of reading a weight once ([`ReadRoofline`]).
 
-pub mod bench;
+pub mod random;
 mod read_roofline;
 pub mod selftest;
 

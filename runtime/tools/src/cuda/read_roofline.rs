@@ -1,17 +1,18 @@
 //! How fast this device reads a weight once: the roofline of every product of few tokens.
 //!
 //! In: a number of bytes. Out: the [`Timings`] of a kernel that only reads them, taken as a
-//! product's are (`super::bench`), with the launch attributes that a product has.
+//! product's are ([`quantloom_runtime::cuda::timing`]), with the launch attributes that a product has.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use quantloom_runtime::cuda::timing::{Timing, Timings, copies, time_both};
 use quantloom_runtime::cuda::{
     Argument, CudaError, DeviceBuffer, ImageCache, LoadedKernel, Stream, load,
 };
 use quantloom_runtime::source::{Access, Count, KernelText, LaunchRule, Parameter, ProblemSize};
 
-use super::bench::{self, RandomFill, Timing, Timings};
+use super::random::RandomFill;
 
 /// Threads of a block, and blocks a multiprocessor, of which the faster counts: 64 KiB in flight a
 /// multiprocessor or twice that.
@@ -54,7 +55,7 @@ impl ReadRoofline {
     pub fn time(&self, bytes: u64) -> Result<Timings, CudaError> {
         let info = self.stream.context().info();
         let vectors = bytes / 16;
-        let copies = bench::copies(bytes, info.l2_bytes);
+        let copies = copies(bytes, info.l2_bytes);
         let mut data = Vec::new();
         for seed in 0..copies as u32 {
             let words = usize::try_from(vectors * 4).unwrap_or(usize::MAX);
@@ -66,7 +67,7 @@ impl ReadRoofline {
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
         let mut best = Timings { serial: unknown(), overlapped: unknown() };
         for kernels in &self.kernels {
-            let timings = bench::time_both(&self.stream, copies, |copy, stream, overlap| {
+            let timings = time_both(&self.stream, copies, |copy, stream, overlap| {
                 let arguments =
                     [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
                 let kernel = &kernels[usize::from(overlap)];

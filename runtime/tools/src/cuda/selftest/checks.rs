@@ -11,7 +11,8 @@ use quantloom_runtime::cuda::{
 use quantloom_runtime::source::{KernelText, LaunchRule, ParameterKind, ProblemSize};
 
 use super::{Failure, Machine, Row, texts};
-use crate::cuda::bench::{RandomFill, random_word, time_both};
+use crate::cuda::random::{RandomFill, random_word};
+use quantloom_runtime::cuda::timing::time_both;
 
 /// Every check, the simplest first, so that the first failure is the nearest to its cause.
 pub(super) const CHECKS: &[Row] = &[

@@ -6,7 +6,7 @@ use quantloom_runtime::source::{
     Access, Count, KernelText, LaunchRule, Parameter, Scalar, Swizzle, TensorRule, TensorWord,
 };
 
-use crate::cuda::{bench, read_roofline};
+use crate::cuda::{random, read_roofline};
 
 /// One thread a word, in blocks of 256.
 fn a_thread_a_word(parameters: Vec<Parameter>) -> LaunchRule {
@@ -127,7 +127,7 @@ pub fn all() -> Vec<KernelText<'static>> {
         overlap_second(),
         tma_box(),
         empty(),
-        bench::fill_text(),
+        random::fill_text(),
         read_roofline::read_once(512, 2, false),
         read_roofline::read_once(512, 2, true),
     ]

@@ -1,0 +1,141 @@
+//! Kernels that differ in their number of blocks, each of which takes the fake device 10 ns, beside 1 us of a launch.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quantloom_dsl::format::BF16;
+use quantloom_runtime::driver::{DriverError, DriverExecutor};
+use quantloom_runtime::gpu::{
+    Alternatives, Arrangement, ChoiceSource, ChosenKernel, GpuDevice, GpuWeight, NativeBuffer,
+    Products, Request, Trusted, TuneError, TuneOptions, Tuned,
+};
+use quantloom_runtime::source::{
+    Count, KernelKey, KernelSource, KernelText, LaunchRule, Refusal, Schedule,
+};
+
+use crate::scenarios::{Fake, weight_on};
+use crate::sources::{Sums, key};
+
+/// `Sums` in kernels of other numbers of threads a block: those that are worth measuring, the model's first, and what is kept.
+struct Threads<D> {
+    all: &'static [u64],
+    at_first_use: bool,
+    kept: Arc<Mutex<Option<ChosenKernel>>>,
+    driver: PhantomData<D>,
+}
+
+impl<D: Fake> KernelSource for Threads<D> {
+    fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
+        let text = Sums::<D>(PhantomData).text(key)?;
+        let threads = key.schedule.parameters["threads"];
+        let (blocks, parameters) = (Count::K.ceil_div(2 * threads), text.rule.parameters.clone());
+        let rule = LaunchRule::plain(blocks, threads as u32, parameters);
+        Ok(KernelText { rule: std::borrow::Cow::Owned(rule), ..text })
+    }
+}
+
+impl<D: Fake> Threads<D> {
+    fn kernel(&self, request: &Request<'_>, threads: u64) -> Result<ChosenKernel, Refusal> {
+        let schedule = Schedule::new("decode", [("threads", threads)]);
+        let key = KernelKey { schedule, ..key(request.target) };
+        Ok(ChosenKernel { key, ..Sums::<D>(PhantomData).choose(request, 1)? })
+    }
+}
+
+impl<D: Fake> Products for Threads<D> {
+    fn operand(&self, _: &Request<'_>, _: Option<&KernelKey>) -> Result<Vec<KernelKey>, Refusal> {
+        Ok(Vec::new())
+    }
+
+    fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
+        Sums::<D>(PhantomData).arrangement(request)
+    }
+
+    fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal> {
+        Sums::<D>(PhantomData).native(request)
+    }
+
+    fn choose(&self, request: &Request<'_>, _: u64) -> Result<ChosenKernel, Refusal> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match kept {
+            Some(kept) => Ok(ChosenKernel { by: ChoiceSource::Tuned, ..kept }),
+            None => self.kernel(request, self.all[0]),
+        }
+    }
+
+    fn alternatives(&self, request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
+        let kernels = self.all.iter().map(|threads| self.kernel(request, *threads));
+        Ok(Alternatives { tokens, kernels: kernels.collect::<Result<_, _>>()? })
+    }
+
+    fn keep(&self, _: &Request<'_>, _: u64, fastest: &ChosenKernel) -> Result<(), Refusal> {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(fastest.clone());
+        Ok(())
+    }
+
+    fn tunes_at_first_use(&self, _: &Request<'_>) -> bool {
+        self.at_first_use
+    }
+}
+
+/// A weight whose kernels these are, and what its source keeps.
+fn weight<D: Fake>(
+    all: &'static [u64],
+    at_first_use: bool,
+) -> Result<GpuWeight<DriverExecutor<D>>, DriverError> {
+    let source = Threads::<D> { all, at_first_use, kept: Arc::default(), driver: PhantomData };
+    // SAFETY: the texts do what their rules say.
+    let source = unsafe { Trusted::new(Arc::new(source)) };
+    let device = GpuDevice::new(DriverExecutor::<D>::new(0, source)?);
+    Ok(weight_on(&device).unwrap())
+}
+
+/// What is chosen: its threads, and why.
+fn chosen<D: Fake>(weight: &GpuWeight<DriverExecutor<D>>) -> String {
+    let ChosenKernel { key, by, .. } = weight.choice(BF16, 1).unwrap();
+    format!("{} threads, {by:?}", key.schedule.parameters["threads"])
+}
+
+fn say(tuned: &Result<Tuned, TuneError>) {
+    match tuned {
+        Ok(Tuned { model, best, others, failed, .. }) => {
+            let [model, best] = [model, best].map(|timed| {
+                let threads = timed.kernel.key.schedule.parameters["threads"];
+                format!("{threads} threads {:.2} us", timed.microseconds)
+            });
+            let (others, failed) = (others.len(), failed.len());
+            println!("model {model}, best {best}, {others} others, {failed} failed");
+        }
+        Err(error) => println!("{error}"),
+    }
+}
+
+/// Measures; what is chosen before and after.
+pub(crate) fn tune<D: Fake>() -> Result<(), DriverError> {
+    let options = |margin, keep| TuneOptions { margin, keep, ..TuneOptions::default() };
+    let tuned = |all, options: &TuneOptions| -> Result<(), DriverError> {
+        let weight = weight::<D>(all, false)?;
+        let before = chosen(&weight);
+        say(&weight.tuner(BF16).and_then(|tuner| tuner.tune(1, options)));
+        println!("before {before}, after {}", chosen(&weight));
+        Ok(())
+    };
+    tuned(&[8, 16, 32, 4], &options(0.02, true))?;
+    tuned(&[8, 16, 32, 4], &options(0.05, true))?;
+    tuned(&[8, 16, 32, 4], &options(0.02, false))?;
+    // 0 threads are no launch: nothing is kept.
+    tuned(&[8, 0, 32], &options(0.02, true))?;
+    tuned(&[0], &options(0.02, true))
+}
+
+/// The same before the first product, where the source asks for it, and once.
+pub(crate) fn at_first_use<D: Fake>() -> Result<(), DriverError> {
+    for at_first_use in [false, true] {
+        let weight = weight::<D>(&[8, 16, 32], at_first_use)?;
+        println!("first {}", chosen(&weight));
+        println!("again {}", chosen(&weight));
+    }
+    // What cannot be measured is multiplied by the model's choice.
+    println!("failing {}", chosen(&weight::<D>(&[8, 0, 32], true)?));
+    Ok(())
+}
