@@ -32,6 +32,7 @@ fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_>
         k,
         x_columns: k,
         scales_in_range: false,
+        layout_of_range: false,
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::kernels::products::catalogue;
 use quantloom_codegen::plan::{OperandType, plan};
 use quantloom_codegen::schedule::{
-    ByteFragments, GroupParams, InputScale, MainLoop, Order, ParamKind, Problem,
+    ByteFragments, Chosen, GroupParams, InputScale, MainLoop, Order, ParamKind, Problem,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{F16, Number};
@@ -234,8 +234,11 @@ fn scales_of_weights_are_exact() {
                 continue;
             };
             let of = problem.scale.unwrap();
-            let (operand, unit) =
-                (problem.plan.dequant.operand.number(), 2f64.powi(-folded.exponent_deficit));
+            let unit = match folded.exponent {
+                Some(_) => 2f64.powi(-folded.exponent_deficit),
+                None => 2f64.powi(problem.scaled_exponent()),
+            };
+            let operand = problem.plan.dequant.operand.number();
             let codes = 0..1 << scheme.weight.code.bits();
             let codes: Vec<f64> = codes.map(|code| scheme.weight.decode(code)).collect();
             for scale in (0..1 << of.number.bits()).map(|scale| of.number.decode(scale)) {
@@ -251,7 +254,82 @@ fn scales_of_weights_are_exact() {
             checked += 1;
         }
     }
-    assert!(checked >= 8, "{checked}");
+    assert!(checked >= 12, "{checked}");
+}
+
+/// x that is quantised has a 16-bit operand of the plan's choice: bf16, where a scale stands for a power of two that decoding multiplies with,
+/// or no range of scales is asked for. In f16 the scales of long groups multiply sums.
+#[test]
+fn scales_on_weights_choose_no_costlier_operand() {
+    let (hopper, ampere) = (target("sm_90a").unwrap(), target("sm_80").unwrap());
+    let catalogue = catalogue();
+    let of = |name: &str, activation: usize, target, of_range| {
+        let scheme = catalogue.iter().find(|scheme| scheme.name == name).unwrap();
+        let activation = &scheme.activations[activation];
+        Problem::in_layout(scheme, activation, target, ((1024, 1024), of_range)).unwrap()
+    };
+    for (name, target) in [("arm_w4a8_g32", hopper), ("ct_nvfp4", hopper), ("ct_nvfp4", ampere)] {
+        let problem = of(name, 0, target, true);
+        assert_eq!(problem.input.operand, OperandType::Bf16, "{name}");
+        assert!(problem.plan.scale.folded.is_some() && !problem.is_of_range(), "{name}");
+    }
+    for target in [hopper, ampere] {
+        let [long, short] = ["e3m4_g64", "ct_nvfp4a16"].map(|name| of(name, 1, target, true));
+        assert_eq!([&long, &short].map(|of| of.input.operand), [OperandType::F16; 2]);
+        assert!(long.plan.scale.folded.is_none() && short.plan.scale.folded.is_some());
+    }
+}
+
+/// Short groups beside x in f16: weight, scale, the largest scale of the range, or `None` if there is one layout for all. e4m3's products are
+/// numbers of f16; groups as long as a chunk multiply sums.
+const OF_RANGE: &[(&str, &str, Option<f64>)] = &[
+    ("u4 - 8", "f16 per 1x32", Some(4096.0)),
+    ("u4 - 8", "bf16 per 1x16", Some(4096.0)),
+    ("i2", "f16 per 1x64", Some(16384.0)),
+    ("e2m1", "e8m0 per 1x32", Some(2.0)),
+    ("e2m3", "e8m0 per 1x32", Some(2.0)),
+    ("e2m1", "e4m3 per 1x16", None),
+    ("u4 - 8", "f16 per 1x64", None),
+    ("i8", "f16 per 1x32", None),
+    ("u4 - 8", "f32 per 1x32", None),
+    ("u4", "zero: u4 per 1x32, scale: f16 per 1x32", None),
+];
+
+#[test]
+fn short_groups_in_f16_have_a_layout_for_scales_of_a_range() {
+    let hopper = target("sm_90a").unwrap();
+    for &(weight, scale, most) in OF_RANGE {
+        let numbers =
+            if scale.contains("zero") { scale.to_owned() } else { format!("scale: {scale}") };
+        let text = |accuracy: &str| {
+            format!(
+                "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: f16{accuracy} }}"
+            )
+        };
+        let posed = |text: &str, target, of_range| {
+            let scheme = quantloom_dsl::parse(text).unwrap_or_else(|why| panic!("{text}: {why:?}"));
+            Problem::in_layout(&scheme, &scheme.activations[0], target, ((72, 512), of_range))
+                .unwrap()
+        };
+        let fast = text("");
+        let [any, of_range] = [false, true].map(|of_range| posed(&fast, hopper, of_range));
+        assert!(!any.is_of_range(), "{fast}");
+        assert_eq!(of_range.is_of_range(), most.is_some(), "{fast}");
+        assert_eq!(of_range.plan.native == any.plan.native, most.is_none(), "{fast}");
+        if let Some(most) = most {
+            let range = of_range.scale_range().unwrap();
+            assert_eq!(range.most, most, "{fast}");
+            assert_eq!(range.number, of_range.scale.unwrap().number, "{fast}");
+            let warp_group = |problem: &Problem| Chosen::of("warp_group", problem, 64).is_ok();
+            assert!(warp_group(&of_range) && !warp_group(&any), "{fast}");
+        }
+        // Neither exact products nor other targets have it.
+        let exact = text(", accuracy: exact");
+        assert!(!posed(&exact, hopper, true).is_of_range(), "{exact}");
+        for other in ["sm_89", "sm_120a", "gfx942"] {
+            assert!(!posed(&fast, target(other).unwrap(), true).is_of_range(), "{other}: {fast}");
+        }
+    }
 }
 
 /// Rows of x are read in vectors of 16 bytes: other rows are copied into whole k-tiles.

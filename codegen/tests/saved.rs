@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 use crate::kernels::stored::Stored;
 use quantloom_codegen::jit::Simulator;
-use quantloom_dsl::format::{BF16, F16};
-use quantloom_dsl::layout::Shape;
+use quantloom_dsl::format::{BF16, F16, Overflow};
+use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Scheme, parse};
 use quantloom_runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
-use quantloom_runtime::element::{Values, ValuesMut, bf16};
+use quantloom_runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom_runtime::gpu::{GpuDevice, GpuWeight, SavedError};
 use quantloom_runtime::op::{Op as _, Workspace};
+use quantloom_runtime::pack::pack;
+use quantloom_tools::conformance::draw;
 
 const SHAPE: (u32, u32) = (41, 256);
 
@@ -138,6 +140,36 @@ fn another_packing_is_the_same_weight() {
     assert!(device().load(&repacked, layer.unpacked.shape(), &path).is_ok());
 }
 
+/// A weight in the layout for scales of a range, and one with a scale beyond it, are loaded in the layouts that they were saved in.
+#[test]
+fn a_layout_for_scales_of_a_range_is_loaded() {
+    let text =
+        "s { weight: u4 - 8, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: f16 | bf16 }";
+    let scheme = parse(text).unwrap();
+    let shape = Shape::matrix(41, 256);
+    let folder = tempfile::tempdir().unwrap();
+    for (largest, in_range) in [(4096.0, true), (8192.0, false)] {
+        let mut codes = draw::layer(&scheme, shape, 0);
+        let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
+        scales.fill(F16.encode(0.5, Overflow::Special));
+        scales[3] = F16.encode(largest, Overflow::Special);
+        let stored = pack(&scheme, &codes).unwrap();
+        let stored = |name: &str| stored.get(name).map(Vec::as_slice);
+        let weight = device().prepare_stored(&scheme, shape, &stored).unwrap();
+        let path = folder.path().join("weight.safetensors");
+        weight.save(&path).unwrap();
+        let loaded = device().load(&scheme, shape, &path).unwrap();
+        for weight in [&weight, &loaded] {
+            let parameters = weight.choice(F16, 1).unwrap().key.schedule.parameters;
+            assert_eq!(parameters.contains_key("layout_of_range"), in_range, "{largest}");
+            assert_eq!(weight.asked(F16).unwrap().layout_of_range, in_range, "{largest}");
+        }
+        let x: Vec<f16> = (0..256).map(|at| f16::from_f32(at as f32 / 65536.0)).collect();
+        let [y, again] = [&weight, &loaded].map(|of| of.matmul(0, Values::F16(&x)).unwrap());
+        assert!(y == again && y.iter().all(|y| y.is_finite()), "{largest}");
+    }
+}
+
 #[test]
 fn what_it_was_not_prepared_for_is_refused() {
     let (layer, _, folder, path) = saved("ct_w4a16");
@@ -167,7 +199,7 @@ fn what_it_was_not_prepared_for_is_refused() {
         std::fs::write(&path, bytes).unwrap();
         refused(&device(), &layer.scheme, shape, &path)
     };
-    let version = changed("prepared weight 3", "prepared weight 0");
+    let version = changed("prepared weight 4", "prepared weight 0");
     assert!(matches!(version, SavedError::Version(_)), "{version}");
     let layout = changed("k:2 |", "k:4 |");
     assert!(matches!(&layout, SavedError::Differs { what, .. } if what == "bf16.w"), "{layout}");

@@ -290,8 +290,7 @@ fn every_scale_rounds_once(code: &str, field: u32, operand: OperandType, every: 
     let mut made = TEMPLATES.iter().filter_map(|template| (template.make)(&request));
     let sequence = made.find(|sequence| sequence.template == "subnormal_half").unwrap();
     let range = sequence.scale_range().unwrap();
-    let (number, OutputEncoding::Value { add: 0, exponent }) =
-        (range.half.number(), sequence.encoding)
+    let (number, OutputEncoding::Value { add: 0, exponent }) = (range.number, sequence.encoding)
     else {
         panic!("{code}: {:?}", sequence.encoding)
     };

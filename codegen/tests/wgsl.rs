@@ -256,6 +256,7 @@ fn texts(
         k,
         x_columns,
         scales_in_range: false,
+        layout_of_range: false,
     };
     let parts = match Jit.native(&request) {
         Ok(parts) => parts,

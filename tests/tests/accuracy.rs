@@ -28,6 +28,7 @@ fn rounding(accuracy: Accuracy, tokens: u64) -> Vec<String> {
                 k: 8192,
                 x_columns: 8192,
                 scales_in_range: true,
+                layout_of_range: true,
             };
             let Ok(choice) = Jit.choose(&request, tokens) else { continue };
             let said = choice.compute_dtype.contains("weights times their scale are rounded");

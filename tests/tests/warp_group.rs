@@ -9,10 +9,10 @@ use quantloom::runtime::gpu::{GpuDevice, GpuWeight};
 use quantloom::runtime::op::{Op as _, Values, bf16, f16};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
-use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::Gate;
 use quantloom_dsl::format::{BF16, F16, FloatFormat, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::{ScaleType, Scheme};
 use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
 use quantloom_tools::conformance::{Suite, draw};
@@ -141,6 +141,76 @@ fn short_groups_multiply() {
         let scheme = quantloom_dsl::parse(&text).unwrap();
         let (right, why) = products(&scheme, choices, &[(72, 392)], &[9]);
         assert!(right > 0, "{text}: {why}");
+    }
+}
+
+/// The same beside x in f16, in their own layout if scales are in a range, and in that of exact sums if one is not: codes, numbers, a scale
+/// beside others of 0.5, and whether it is in the range; `None` if there is one layout for all.
+const IN_F16: &[(&str, &str, f64, Option<bool>)] = &[
+    ("u4 - 8", "f16 per 1x32", 4096.0, Some(true)),
+    ("u4 - 8", "f16 per 1x32", -0.000_000_059_604_645, Some(true)),
+    ("u4 - 8", "f16 per 1x32", 8192.0, Some(false)),
+    ("u4 - 8", "bf16 per 1x16", 0.0, Some(true)),
+    ("u4 - 8", "bf16 per 1x16", 0.000_007_629_394_531_25, Some(true)),
+    ("u4 - 8", "bf16 per 1x16", 0.000_003_814_697_265_625, Some(false)),
+    ("u2 - 2", "f16 per 1x32", 1.0, Some(true)),
+    ("u5 - 16", "f16 per 1x16", 1.0, Some(true)),
+    ("e2m1", "e8m0 per 1x32", 2.0, Some(true)),
+    ("e2m1", "e8m0 per 1x32", 4.0, Some(false)),
+    ("e2m1", "e8m0 per 1x32", 0.000_000_029_802_322, Some(true)),
+    ("e2m1", "e8m0 per 1x32", 1e-38, Some(true)),
+    ("e3m2", "e8m0 per 1x32", 0.25, Some(true)),
+    ("e2m1", "e4m3 per 1x16", 448.0, None),
+    ("e2m1", "e4m3 per 1x16", -0.001_953_125, None),
+];
+
+#[test]
+fn short_groups_in_f16_multiply() {
+    let (shape, k) = (Shape::matrix(72, 384), 384);
+    for &(weight, scale, one, in_range) in IN_F16 {
+        let text = format!(
+            "s {{ weight: {weight}, scale: {scale}, pack: u32 [k:* | w, n], activation: f16 }}"
+        );
+        let scheme = &quantloom_dsl::parse(&text).unwrap();
+        let mut codes = draw::layer(scheme, shape, 0);
+        let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
+        let ScaleType::Number(number) = scheme.scales[0].number else { panic!("{text}") };
+        let code = |scale| number.encode(scale, Overflow::Special);
+        scales.fill(code(0.5));
+        // Of each row its first group, and one of a row of zeros otherwise.
+        scales.iter_mut().step_by(7).for_each(|scale| *scale = code(one));
+        let stored = pack(scheme, &codes).unwrap();
+        let stored = |name: &str| stored.get(name).map(Vec::as_slice);
+        let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
+        let simulator = || Arc::new(Simulator::new("sm_90a").unwrap());
+        let weights = [
+            GpuWeight::new(simulator(), scheme, &unpacked).unwrap(),
+            GpuWeight::of_stored(simulator(), scheme, shape, &stored).unwrap(),
+        ];
+        let w = unpacked.decode_rows(0..72);
+        for (weight, m) in weights.iter().flat_map(|weight| [1, 9, 65].map(|m| (weight, m))) {
+            let choice = weight.choice(F16, m as u64).unwrap();
+            let parameters = &choice.key.schedule.parameters;
+            let of_range = parameters.contains_key("layout_of_range");
+            assert_eq!(of_range, in_range == Some(true), "{text} {one:e}");
+            let by_warp_groups = choice.key.schedule.name == "warp_group";
+            assert_eq!(by_warp_groups, in_range != Some(false) && m > 16, "{text} {one:e}");
+            // So small that f16 holds y.
+            let x = (0..m * k).map(|at| ((at % 7) as f32 - 3.0) / 1024.0);
+            let x: Vec<f16> = x.map(f16::from_f32).collect();
+            let y = weight.matmul(0, Values::F16(&x)).unwrap();
+            for (at, y) in y.iter().enumerate() {
+                let (x, w) = (&x[at / 72 * k..][..k], &w[at % 72 * k..][..k]);
+                let terms = x.iter().zip(w).map(|(x, w)| (f64::from(x.to_f32()), f64::from(*w)));
+                let (sum, sizes, all) = terms.fold((0.0, 0.0, 0.0), |(sum, sizes, all), (x, w)| {
+                    (sum + x * w, sizes + (x * w).abs(), all + x.abs())
+                });
+                // A rounding of each weight and of y to 11 digits, and below 2^-14 to multiples of 2^-24; sums in f32.
+                let wrong = (f64::from(*y) - sum).abs();
+                let bound = sizes * (2.0 + 0.1) / 2048.0 + (all + 1.0) / f64::from(1 << 25);
+                assert!(wrong <= bound, "{text} {one:e} M = {m}: y[{at}] = {y}, not {sum}");
+            }
+        }
     }
 }
 

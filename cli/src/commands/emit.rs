@@ -164,6 +164,7 @@ fn products(
             k,
             x_columns: k,
             scales_in_range: !arguments.any_scales,
+            layout_of_range: !arguments.any_scales,
         };
         let keys = Jit.arrangement(&request).and_then(|arrangement| {
             // Of columns with a group index as many as if all groups were full.

@@ -30,6 +30,9 @@ use crate::target::{Feature, TARGETS, Target};
 /// The parameter of a key, 1, whose kernel takes scales of [`Problem::scale_range`] alone.
 pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 
+/// The parameter of a key, 1, whose weight is in the layout for scales of [`Problem::scale_range`] alone.
+pub(super) const LAYOUT_OF_RANGE: &str = "layout_of_range";
+
 /// The kernel for a request and M tokens: the tile that was measured on the device, in the table, or that the model chooses.
 ///
 /// # Errors
@@ -168,7 +171,8 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
         let missing = || JitError::Size { schedule: name.clone(), size };
         parameters.get(size).copied().ok_or_else(missing)
     };
-    let problem = || posed(scheme, activation, target, (size("n")?, size("k")?));
+    let of_range = parameters.get(LAYOUT_OF_RANGE) == Some(&1);
+    let problem = || posed(scheme, activation, target, ((size("n")?, size("k")?), of_range));
     let direction = match &key.work {
         Work::Product { output, experts, .. } => {
             let chosen = Chosen::read(name, parameters)?;
@@ -231,7 +235,8 @@ pub(super) fn problem_on(
     target: &'static Target,
     request: &Request<'_>,
 ) -> Result<Problem, JitError> {
-    let problem = posed(request.scheme, request.activation, target, (request.n, request.k))?;
+    let of = ((request.n, request.k), request.layout_of_range);
+    let problem = posed(request.scheme, request.activation, target, of)?;
     let output = request.scheme.output.unwrap_or(Number::Float(request.input_dtype));
     Ok(problem.giving(output)?.of_scales(request.scales_in_range))
 }
@@ -240,11 +245,16 @@ fn posed(
     scheme: &Scheme,
     activation: &Activation,
     target: &'static Target,
-    (n, k): (u64, u64),
+    ((n, k), of_range): ((u64, u64), bool),
 ) -> Result<Problem, JitError> {
     // The schedules' limits refuse sizes beyond 32 bits, by name.
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    Ok(Problem::new(scheme, activation, target, (size(n), size(k)))?)
+    Ok(Problem::in_layout(scheme, activation, target, ((size(n), size(k)), of_range))?)
+}
+
+/// The parameter of a key whose kernel depends on the layout of a problem's weight.
+pub(super) fn layout_of(problem: &Problem) -> Option<(&'static str, u64)> {
+    problem.is_of_range().then_some((LAYOUT_OF_RANGE, 1))
 }
 
 /// The GPU target of a name.
@@ -271,6 +281,7 @@ pub(super) fn choice(
     let rounds = chosen.schedule().rounds_scaled_weights(problem);
     let in_range = (rounds && problem.scales_in_range()).then_some((SCALES_IN_RANGE, 1));
     let parameters = chosen.parameters().into_iter().chain(sizes).chain(in_range);
+    let parameters = parameters.chain(layout_of(problem));
     let schedule = Schedule::new(chosen.name(), parameters);
     let work = Work::product(request.scheme, request.activation, problem.output);
     let key = KernelKey { work, schedule, target: request.target.to_owned() };

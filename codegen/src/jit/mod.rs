@@ -190,7 +190,7 @@ impl Products for Jit {
     fn scale_range(&self, request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
         let range = problem(request)?.scale_range();
         Ok(range.map(|range| ScaleRange {
-            format: range.half.format(),
+            number: range.number,
             least: range.least,
             most: range.most,
         }))
@@ -264,7 +264,7 @@ impl Products for Jit {
         let stores = stores(&problem, &scheme, NativeBufferKind::ALL[number]);
         let stores = stores.map_err(JitError::from)?;
         let stores = stores.into_iter().map(|store| store.name.clone()).collect();
-        let (order, sizes) = match problem.order {
+        let (order, mut sizes) = match problem.order {
             None => (false, vec![("n", request.n), ("k", request.k), ("part", number as u64)]),
             Some(_) => {
                 let columns = ("x_columns", request.x_columns);
@@ -272,6 +272,7 @@ impl Products for Jit {
                 (NativeBufferKind::ALL[number].is_sorted(), sizes.to_vec())
             }
         };
+        sizes.extend(compile::layout_of(&problem));
         let key = |work| {
             let schedule = Schedule::new(TRANSFORM, sizes.clone());
             KernelKey { work, schedule, target: request.target.to_owned() }

@@ -6,7 +6,7 @@ use quantloom_runtime::gpu::{Request, Stacked};
 use quantloom_runtime::source::{ExpertRole, KernelKey, Schedule, Work};
 
 use super::JitError;
-use super::compile::{role, stack};
+use super::compile::{layout_of, role, stack};
 use crate::ir::Kernel;
 use crate::schedule::activation::{ActivationProblem, Routed, activation};
 use crate::schedule::{Chosen, InputScale, Problem};
@@ -64,7 +64,8 @@ pub(super) fn keys(
     let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let work =
         Work::operand(request.scheme, request.activation, Number::Float(request.input_dtype));
-    Ok(launches(request, &problem, work, of_warp_groups(product, own)))
+    let more = of_warp_groups(product, own).iter().copied().chain(layout_of(product));
+    Ok(launches(request, &problem, work, &more.collect::<Vec<_>>()))
 }
 
 /// The choices of a kernel.

@@ -215,6 +215,9 @@ pub struct ComputePlan {
     /// warp groups have no sums of a part of a chunk, and gain more than exact sums of a group are worth, unless the scheme asks for
     /// [`Accuracy::Exact`]. (Peers round weights too.)
     pub rounds_weights: bool,
+    /// Whether such scales are known to be in the range that f16 takes ([`FoldedScale`](super::scale::FoldedScale)): they multiply weights in
+    /// f16 then too.
+    pub scales_in_range: bool,
     /// Elements of x are `2^exponent` times the values of their codes.
     pub exponent: i32,
     /// The most columns whose integer sum surely fits in 32 bits; `None` for float sums.
@@ -263,6 +266,7 @@ impl ComputePlan {
                 && matches!(activation, Activation::Quantised(quantiser)
                     if folds_input(scheme, quantiser, product.activation)),
             rounds_weights: class == Hopper && scheme.accuracy == Accuracy::Fast,
+            scales_in_range: false,
             exponent: match activation {
                 Activation::Quantised(quantiser) => product.activation.exponent(quantiser.code),
                 Activation::Float(_) => 0,
@@ -275,6 +279,11 @@ impl ComputePlan {
     /// The same product of codes of x, whose scales all multiply sums, as those of w do that would round weights.
     pub(super) const fn without_folding(self) -> Self {
         Self { folds_input: false, rounds_weights: false, ..self }
+    }
+
+    /// The same product of a weight whose scales are all in the range that f16 takes.
+    pub(super) const fn of_range(self) -> Self {
+        Self { scales_in_range: true, ..self }
     }
 
     /// Why a class of targets has no product of a scheme with one of its activations, and the nearest

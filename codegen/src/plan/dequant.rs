@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quantloom_dsl::format::Number;
+use quantloom_dsl::format::{NUMBER_BF16, Number};
 use quantloom_dsl::layout::Recode;
 use quantloom_dsl::{Activation, Code, WeightCode};
 
@@ -14,7 +14,7 @@ use super::templates::{
     TEMPLATES, TemplateRequest, convert_rows, placed_half, planes, planes_to_bytes,
     planes_to_elements,
 };
-use crate::target::{Class, Half};
+use crate::target::Class;
 
 /// The dequantisation of packed codes to elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,7 +149,7 @@ impl DequantPlan {
     /// Whether the constants of the last steps can multiply with scales: in bf16, which has the range of all of them.
     fn scales_constants(&self) -> bool {
         let range = self.stages.last().and_then(Sequence::scale_range);
-        range.is_some_and(|range| range.half == Half::Bf16)
+        range.is_some_and(|range| range.number == NUMBER_BF16)
     }
 
     /// Whether codes are converted to bytes first.

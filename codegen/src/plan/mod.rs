@@ -127,6 +127,19 @@ pub fn plan_without_folding(
     best(scheme, activation, target, all)
 }
 
+/// The same of a weight whose scales are all in the range that f16 takes, where short groups' multiply weights then.
+///
+/// # Errors
+/// The last obstacle, if there is no plan.
+pub fn plan_of_range(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+) -> Result<Plan, PlanError> {
+    let all = ComputePlan::all(scheme, activation, target.class);
+    best(scheme, activation, target, all.into_iter().map(ComputePlan::of_range).collect())
+}
+
 /// The best plan of these products.
 fn best(
     scheme: &Scheme,
@@ -157,7 +170,8 @@ fn best(
             false => dequant,
         };
         let cost = |compute: &ComputePlan, scale: &ScalePlan, dequant: &DequantPlan| {
-            (!compute.folds_input, Reverse(scale.segment.unwrap_or(u32::MAX)), dequant.price())
+            let segment = Reverse(scale.segment.unwrap_or(u32::MAX));
+            (!compute.folds_input, segment, scale.is_of_range(dequant), dequant.price())
         };
         let better = best.as_ref().is_none_or(|best: &Plan| {
             let least = cost(&best.compute, &best.scale, &best.dequant);

@@ -12,7 +12,7 @@
 
 use std::ops::RangeInclusive;
 
-use quantloom_dsl::format::{BF16, FloatFormat, NUMBER_BF16, Number};
+use quantloom_dsl::format::{BF16, FloatFormat, NUMBER_BF16, NUMBER_F16, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
 
@@ -86,7 +86,9 @@ pub struct ScalePlan {
 
 /// Scales that multiply weights during dequantisation. If a scale is as large as the
 /// operand's largest numbers (e8m0 in bf16), larger products are infinite; if a scale is below 2^-124 (e8m0 with e4m3 in
-/// bf16), exact products lose at most 2^-134.
+/// bf16), exact products lose at most 2^-134. In f16 scales of e8m0 and of 16 bits are those of a range
+/// ([`Problem::scale_range`](crate::schedule::Problem::scale_range)), so that no product is infinite; products below 2^-14 are rounded to
+/// multiples of 2^-24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldedScale {
     /// How products are rounded to the operand.
@@ -158,6 +160,7 @@ impl ScalePlan {
         let lanes = Lanes {
             columns: lane_columns(&compute.product, class),
             chunk: compute.rounds_weights.then(|| chunk_columns(dequant, &compute.product, class)),
+            in_range: compute.scales_in_range,
         };
         let folded = FoldedScale::new(scheme, &levels, (dequant, lanes));
         if folded.is_some() {
@@ -191,6 +194,12 @@ impl ScalePlan {
         self.folded.is_some_and(|folded| folded.rounding != WeightRounding::Exact)
     }
 
+    /// Whether scales multiply weights only since they are known to be in the range that the operand takes
+    /// ([`ComputePlan::scales_in_range`]).
+    pub fn is_of_range(&self, dequant: &DequantPlan) -> bool {
+        self.rounds_weights() && dequant.operand == OperandType::F16
+    }
+
     /// Whether these scales, and terms of weights, are sums of two numbers of the operand's type.
     pub fn in_parts(&self) -> bool {
         self.folded.is_some_and(|folded| folded.rounding == WeightRounding::InParts)
@@ -211,6 +220,8 @@ struct Lanes {
     columns: u32,
     /// If scales may multiply weights with a rounding: columns of a chunk of the layout for sums over whole rows.
     chunk: Option<u32>,
+    /// [`ComputePlan::scales_in_range`].
+    in_range: bool,
 }
 
 impl FoldedScale {
@@ -246,6 +257,11 @@ impl FoldedScale {
             Some(ScaleType::InputDtype) | None => None,
         };
         let exact = number.and_then(|number| Self::exact((number, columns), (dequant, operand)));
+        // A step of its own costs more than scaled sums of long groups.
+        let in_chunk = lanes.chunk.is_some_and(|chunk| columns < chunk);
+        let exact = exact.filter(|exact| {
+            exact.exponent.is_some() || columns <= SHORT || in_chunk || operand == BF16
+        });
         let largest = largest(segments.iter().map(|(scale, _)| *scale));
         exact.or_else(|| Self::rounded((number, largest, columns), (dequant, lanes)))
     }
@@ -258,30 +274,51 @@ impl FoldedScale {
         let Code::Number(Number::Float(code)) = dequant.weight.code else { return None };
         let Magnitudes { mantissa, smallest, largest } = Magnitudes::of(scale, operand)?;
         let fits = products_fit(code, mantissa, operand);
-        let (exponent, exponent_deficit) = match largest {
-            Some(most) => {
-                let factor = dequant.factor()?;
-                let exponent = factor.min((operand.max() / most).log2().floor() as i32);
+        let room = |most: f64| (operand.max() / most).log2().floor() as i32;
+        let (_, decoded) = dequant.encoding();
+        let (exponent, exponent_deficit) = match (largest, dequant.factor()) {
+            (Some(most), Some(factor)) => {
+                let exponent = factor.min(room(most));
                 (Some(exponent), factor - exponent)
             }
-            None => (None, 0),
+            // The step of its own makes good what decoding leaves codes too small, as far as the operand holds the scale.
+            (Some(most), None) => (None, -room(most).min(-decoded)),
+            (None, _) => (None, 0),
         };
-        // The smallest product is a number of the operand too; of powers of two it loses half of the operand's smallest.
-        let held = largest.is_none() || least(code) + smallest - exponent_deficit >= least(operand);
+        // The smallest and the largest product are numbers of the operand too; of powers of two the smallest loses half of the
+        // operand's smallest.
+        let unit = match exponent {
+            Some(_) => -exponent_deficit,
+            None => decoded - exponent_deficit,
+        };
+        let held = largest.is_none_or(|most| {
+            least(code) + smallest + unit >= least(operand)
+                && code.max() * most * 2f64.powi(unit) <= operand.max()
+        });
         let rounding = WeightRounding::Exact;
         (fits && held).then_some(Self { rounding, columns, exponent, exponent_deficit })
     }
 
-    /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. `None` unless groups are
-    /// short ([`SHORT`], or shorter than a chunk) and the operand holds all codes. `scale` is the only parameter of w along
+    /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. In f16 those of one
+    /// parameter of 16 bits or of e8m0, if they are known to be no larger than it takes. `None` unless groups are
+    /// shorter than a chunk, or in bf16 short ([`SHORT`]), and the operand holds all codes. `scale` is the only parameter of w along
     /// K, if there is only one, and `largest` no less than any scale.
     fn rounded(
         (scale, largest, columns): (Option<Number>, Option<f64>, u32),
         (dequant, lanes): (&DequantPlan, Lanes),
     ) -> Option<Self> {
-        let short = lanes.chunk.is_some_and(|chunk| columns < chunk || columns <= SHORT);
-        let held =
-            dequant.operand == OperandType::Bf16 && !dequant.rounds() && dequant.encoding().0 == 0;
+        let in_chunk = lanes.chunk.is_some_and(|chunk| columns < chunk);
+        let (add, decoded) = dequant.encoding();
+        let held = !dequant.rounds() && add == 0;
+        if dequant.operand == OperandType::F16 {
+            let one = matches!(scale, Some(NUMBER_F16 | NUMBER_BF16 | Number::E8m0));
+            // Weights are as they should be: smaller ones would lose digits.
+            let (rounding, exponent_deficit) = (WeightRounding::Once, decoded);
+            let this = Self { rounding, columns, exponent: None, exponent_deficit };
+            return (lanes.in_range && one && in_chunk && held).then_some(this);
+        }
+        let short = in_chunk || lanes.chunk.is_some() && columns <= SHORT;
+        let held = held && dequant.operand == OperandType::Bf16;
         let rounding = match scale {
             Some(NUMBER_BF16) => WeightRounding::Once,
             _ => WeightRounding::InParts,

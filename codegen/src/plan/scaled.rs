@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use quantloom_dsl::format::Overflow;
+use quantloom_dsl::format::{Number, Overflow};
 
 use super::sequence::Sequence;
 use super::step::{Arg, Step};
@@ -16,8 +16,8 @@ use crate::target::Half;
 /// Scales of a range: those that a sequence's constants take, or that leave weights in the type's range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleRange {
-    /// The type of scales and elements.
-    pub half: Half,
+    /// The type of scales, as products read them.
+    pub number: Number,
     /// The largest magnitude: larger ones make constants, or weights, infinite.
     pub most: f64,
     /// The least magnitude besides 0. For constants that for which they are exact: with smaller ones an element is wrong by
@@ -42,7 +42,7 @@ impl Sequence {
         let normal = 2f64.powi(1 - format.bias());
         let most = format.max() / values.iter().copied().fold(1.0, f64::max);
         let smallest = values.into_iter().filter(|&value| value > 0.0).fold(1.0, f64::min);
-        Some(ScaleRange { half, most, least: normal / smallest })
+        Some(ScaleRange { number: half.number(), most, least: normal / smallest })
     }
 
     /// How many products of constants of last steps with scales there are in a group, if a lane has so many rows, whose
@@ -58,10 +58,10 @@ impl Sequence {
         all.into_iter().flatten().flatten().collect::<BTreeSet<_>>().len()
     }
 
-    /// The sequence whose elements are multiplied with a scale, a number of [`ScaleRange::half`] given as bits.
+    /// The sequence whose elements are multiplied with a scale, a number of [`ScaleRange::number`] given as bits.
     /// `None` if it takes no scale.
     pub fn times(&self, scale: u32) -> Option<Self> {
-        let format = self.scale_range()?.half.format();
+        let Number::Float(format) = self.scale_range()?.number else { return None };
         let mut scaled = self.clone();
         for output in &self.outputs {
             let at = self.step_of(output)?;

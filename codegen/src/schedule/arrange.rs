@@ -27,7 +27,7 @@ use super::mapping::k_tile;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::{input_groups, weight_groups};
-use crate::plan::{Plan, PlanError, plan, plan_without_folding};
+use crate::plan::{Plan, PlanError, plan, plan_of_range, plan_without_folding};
 use crate::target::Target;
 
 /// The longest segment: longer ones save next to nothing.
@@ -66,6 +66,7 @@ impl Arranged {
         scheme: &Scheme,
         activation: &Activation,
         target: &'static Target,
+        of_range: bool,
     ) -> Result<Self, Unscheduled> {
         let of_weights = sizes(weight_groups(scheme));
         let of_x = sizes(input_groups(activation));
@@ -78,7 +79,13 @@ impl Arranged {
                 let natural = Self::posed(&scheme, activation, target, (plan, None));
                 natural.and_then(|this| this.regular(&sizes))
             };
-            let natural = natural(plan).or_else(|_| natural(plan_without_folding));
+            let planners: &[Planner] = match of_range {
+                true => &[plan_of_range, plan, plan_without_folding],
+                false => &[plan, plan_without_folding],
+            };
+            let mut tried = planners.iter().map(|planner| natural(*planner));
+            let natural =
+                tried.find(Result::is_ok).unwrap_or_else(|| natural(plan_without_folding));
             if natural.is_ok() || sizes.is_empty() {
                 return natural;
             }

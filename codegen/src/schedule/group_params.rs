@@ -274,19 +274,24 @@ impl GroupParams {
     }
 
     /// The numbers of a lane's rows (at most two) in a group of a k-tile, as exact 16-bit floats in one
-    /// register: two rows, or one row twice.
+    /// register: two rows, or one row twice. Powers of two in f16, which does not have the range of their codes, are times
+    /// `2^power`, and 0 where that is below 2^-14; [`Self::takes_power`].
     pub(super) fn halves(
         &self,
         b: &mut Builder,
         rows: u32,
         (words, shift): (&[Reg], Option<Operand>),
-        (group, half): (u32, Half),
+        (group, half, power): (u32, Half, i32),
     ) -> Operand {
         let packed = b.target().has(Feature::PackedBf16Fma);
-        if self.number == Number::E8m0 && half == Half::Bf16 && self.rows == 1 && packed {
+        if self.takes_power(half) || self.number == Number::E8m0 && self.rows == 1 && packed {
             let [first, last] = [0, rows - 1].map(|row| self.place(rows, group, row));
             let word = shifted(b, words[first.0], shift);
-            return powers(b, word, [first.1 / 8, last.1 / 8]);
+            let bytes = [first.1 / 8, last.1 / 8];
+            return match half {
+                Half::Bf16 => powers(b, word, bytes),
+                Half::F16 => powers_of_f16(b, word, bytes, power),
+            };
         }
         if self.rows == 1 && half.number() == self.number {
             let [(word, first), (_, last)] = [0, rows - 1].map(|row| self.place(rows, group, row));
@@ -297,8 +302,20 @@ impl GroupParams {
                 _ => b.ternary(Ternary::Permute, word, word, 0x3232u32),
             };
         }
+        if half == Half::F16 && self.rows == 1 && rows == 2 {
+            let (word, at) = self.place(rows, group, 0);
+            let word = shifted(b, words[word], shift);
+            if let Some(pair) = pair_of_e4m3(b, self.number, word, at) {
+                return pair;
+            }
+        }
         let values = self.values(b, rows, (words, shift), group, 0);
         exact_pair(b, half, [values[0], values[values.len() - 1]])
+    }
+
+    /// Whether [`Self::halves`] has the power of two, and no multiplication after it: one of f16 would not bring back what was lost.
+    pub(super) fn takes_power(&self, half: Half) -> bool {
+        self.number == Number::E8m0 && half == Half::F16 && self.rows == 1
     }
 
     /// The numbers of a lane's rows in a group, of 16 bits as they are stored, each twice in a register.
@@ -350,7 +367,10 @@ impl GroupParams {
             read = Some((number_of_word, word));
             let pair = if there > 1 { pair_of_e4m3(b, self.number, word, at) } else { None };
             match pair {
-                Some(pair) => values.extend(pair.map(|value| scaled(b, value))),
+                Some(pair) => values.extend([Side::Low, Side::High].map(|side| {
+                    let value = b.half_to_f32(Half::F16, side, pair);
+                    scaled(b, value)
+                })),
                 None => {
                     let value = number(b, self.number, word, at);
                     values.push(scaled(b, value));
@@ -402,7 +422,7 @@ impl LaneLevels {
 
 impl LaneNumbers {
     /// As [`GroupParams::halves`].
-    pub(super) fn halves(&self, b: &mut Builder, rows: u32, place: (u32, Half)) -> Operand {
+    pub(super) fn halves(&self, b: &mut Builder, rows: u32, place: (u32, Half, i32)) -> Operand {
         self.of.halves(b, rows, (&self.words, self.shift), place)
     }
 
@@ -448,14 +468,13 @@ pub(super) fn exact_pair(b: &mut Builder, half: Half, [low, high]: [Operand; 2])
     b.binary(Binary::Pack(half), low, high)
 }
 
-/// Two adjacent e4m3 numbers, by the conversion instruction.
-fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Option<[Operand; 2]> {
+/// Two adjacent e4m3 numbers in f16, by the conversion instruction.
+fn pair_of_e4m3(b: &mut Builder, number: Number, word: Operand, at: u32) -> Option<Operand> {
     let e4m3 = number == Number::Float(quantloom_dsl::format::E4M3);
     if !e4m3 || !b.target().has(Feature::ConvertE4m3) {
         return None;
     }
-    let halves = b.unary(Unary::F16x2From(ConvertedCode::E4m3, (at / 16) as u8), word);
-    Some([Side::Low, Side::High].map(|side| b.half_to_f32(Half::F16, side, halves)))
+    Some(b.unary(Unary::F16x2From(ConvertedCode::E4m3, (at / 16) as u8), word))
 }
 
 /// Whether a type can be converted to f32.
@@ -501,6 +520,17 @@ fn powers(b: &mut Builder, word: Operand, [low, high]: [u32; 2]) -> Operand {
     let moved = b.ternary(Ternary::Permute, word, 0u32, select);
     let powers = b.shr(moved, 1u32);
     b.binary(Binary::MaxPacked(Half::Bf16), powers, 0x0040_0040u32)
+}
+
+/// `2^(code - 127 + power)` of the e8m0 codes in two bytes of a word, in f16: 0 where that is below 2^-14, for which no weight that is
+/// not rounded to 0 is. Codes are no larger than f16 takes; NaN is larger.
+fn powers_of_f16(b: &mut Builder, word: Operand, [low, high]: [u32; 2], power: i32) -> Operand {
+    // The code of 2^-15, whose exponent in f16 is 0.
+    let base = (112 - power) as u32 * 0x0001_0001;
+    let codes = b.ternary(Ternary::Permute, word, 0u32, 0x4040 | low | high << 8);
+    let codes = b.binary(Binary::MaxPacked(Half::F16), codes, base);
+    let exponents = b.sub(codes, base);
+    b.shl(exponents, 10u32)
 }
 
 /// A small float: sign and magnitude at their positions of f32, then corrected by the difference of the

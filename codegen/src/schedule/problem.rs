@@ -85,10 +85,24 @@ impl Problem {
         scheme: &Scheme,
         activation: &Activation,
         target: &'static Target,
-        (n, k): (u32, u32),
+        shape: (u32, u32),
+    ) -> Result<Self, Unscheduled> {
+        Self::in_layout(scheme, activation, target, (shape, false))
+    }
+
+    /// The same of a weight in the layout for scales that are all in [`Self::scale_range`] (`of_range`), where the layout
+    /// depends on that, or in the layout for any.
+    ///
+    /// # Errors
+    /// If no schedule supports the product.
+    pub fn in_layout(
+        scheme: &Scheme,
+        activation: &Activation,
+        target: &'static Target,
+        ((n, k), of_range): ((u32, u32), bool),
     ) -> Result<Self, Unscheduled> {
         let Arranged { scheme: arranged, activation: of_x, plan, k_tile, order } =
-            Arranged::new(scheme, activation, target)?;
+            Arranged::new(scheme, activation, target, of_range)?;
         let unscheduled = |part: UnscheduledPart| Unscheduled::Scheme { target: target.name, part };
         let operand = plan.compute.product.weight;
         let unmultiplied = || unscheduled(UnscheduledPart::Products(operand));
@@ -242,27 +256,46 @@ impl Problem {
     /// The scales that multiply weights in a faster way than others, which is one that rounds them once; `None` if no
     /// schedule multiplies weights with scales that round them, or there is none:
     /// - in bf16 the constants of last dequantisation steps take them, unless zero points are in the constants;
-    /// - in f16 integers times scales of f16 are no larger than its numbers. (None is too small: the product of an integer
-    ///   and a number of f16 is a multiple of its smallest number.)
+    /// - in f16 weights times scales are no larger than its numbers, nor are scales that make good what decoding leaves codes too
+    ///   small. (None is too small: the product of an integer and a number of f16 is a multiple of its smallest number.)
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
         let by_plan = own.plan.scale.rounds_weights();
         let may = own.may_round() && !own.scales_of_x_along_k();
         let by_choice = self.target().has(Feature::Wgmma) && own.scales_sums() && may;
-        let half = own.half()?;
-        if !by_plan && !by_choice || own.scale?.number != half.number() {
+        let (half, number) = (own.half()?, own.scale?.number);
+        if !by_plan && (!by_choice || number != half.number()) {
             return None;
         }
         match half {
-            Half::Bf16 if own.zero.is_none() => own.plan.dequant.stages.last()?.scale_range(),
-            Half::F16 => own.largest_weight().map(|largest| {
+            Half::Bf16 if number == NUMBER_BF16 && own.zero.is_none() => {
+                own.plan.dequant.stages.last()?.scale_range()
+            }
+            Half::F16 => {
+                let largest = match by_plan {
+                    true => {
+                        let (low, high) = own.plan.dequant.weight.range();
+                        low.abs().max(high.abs()).max(1.0)
+                    }
+                    false => own.largest_weight()?,
+                };
                 let (_, exponent) = own.plan.dequant.encoding();
                 let most = (F16.max() / largest).min(F16.max() * 2f64.powi(exponent));
-                let most = most.log2().floor().exp2();
-                ScaleRange { half: Half::F16, most, least: F16.decode(1) }
-            }),
+                let least = match number {
+                    Number::E8m0 => number.decode(0),
+                    // Smaller ones have digits below the smallest number of f16.
+                    NUMBER_BF16 => 2f64.powi(-17),
+                    number => number.decode(1),
+                };
+                Some(ScaleRange { number, most: most.log2().floor().exp2(), least })
+            }
             Half::Bf16 => None,
         }
+    }
+
+    /// Whether the layout is that for scales in [`Self::scale_range`] alone.
+    pub fn is_of_range(&self) -> bool {
+        self.plan.scale.is_of_range(&self.plan.dequant)
     }
 
     /// The largest magnitude of a weight without its scale, if codes are integers.
@@ -296,15 +329,14 @@ impl Problem {
         self.stem.0.accuracy == Accuracy::Fast
     }
 
-    /// Weights times scales that round them are `2^exponent` times what they should be: in f16, where that would lose
-    /// digits of small ones, as they should be.
+    /// Weights times scales are `2^exponent` times what they should be. In f16, where small ones would lose digits, they are as
+    /// they should be if a schedule chooses to multiply them.
     pub fn scaled_exponent(&self) -> i32 {
-        match self.half() {
-            Some(Half::F16) => 0,
-            _ => {
-                let deficit = self.plan.scale.folded.map_or(0, |folded| folded.exponent_deficit);
-                self.plan.dequant.encoding().1 - deficit
-            }
+        let (_, decoded) = self.plan.dequant.encoding();
+        match (self.plan.scale.folded, self.half()) {
+            (Some(folded), _) => decoded - folded.exponent_deficit,
+            (None, Some(Half::F16)) => 0,
+            (None, _) => decoded,
         }
     }
 

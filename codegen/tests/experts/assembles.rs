@@ -104,6 +104,7 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             k,
             x_columns: k,
             scales_in_range: false,
+            layout_of_range: false,
         };
         let columns = Jit.arrangement(&request).unwrap().map(|arrangement| {
             let index: Vec<u32> = (0..k as u32).map(|column| column * 7 % 90).collect();
@@ -160,6 +161,7 @@ fn tiles(target: &str, share: Share) -> Vec<(String, String)> {
                     k,
                     x_columns: k,
                     scales_in_range: true,
+                    layout_of_range: false,
                 };
                 let stacked = Stacked {
                     product,

@@ -57,6 +57,7 @@ fn keys(scheme: &str, target: &str, whole: bool) -> Option<Keys> {
         k,
         x_columns,
         scales_in_range: false,
+        layout_of_range: false,
     };
     let stacked = Stacked {
         product: ExpertProduct::Down,

@@ -114,6 +114,7 @@ impl RandomStack {
             k: k.into(),
             x_columns: k.into(),
             scales_in_range: false,
+            layout_of_range: false,
         };
         assert!(Jit.arrangement(&request).unwrap().is_none(), "columns in another order");
         let plain: Vec<PlainCodes> = (0..stack.matrices())
@@ -449,6 +450,7 @@ impl RandomStack {
             k: self.problem.k.into(),
             x_columns: self.problem.k.into(),
             scales_in_range: false,
+            layout_of_range: false,
         }
     }
 }

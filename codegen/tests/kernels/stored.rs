@@ -89,6 +89,7 @@ impl Stored {
             k: x_columns,
             x_columns,
             scales_in_range: false,
+            layout_of_range: false,
         };
         let arrangement = Jit.arrangement(&request).unwrap();
         let order = arrangement.map(|arrangement| ColumnOrder::of(&arrangement, &unpacked));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
-use quantloom_dsl::format::{FloatFormat, Overflow};
+use quantloom_dsl::format::{FloatFormat, Number, Overflow};
 use quantloom_dsl::{Activation, Scheme};
 
 use super::native::NativeBuffer;
@@ -32,13 +32,16 @@ pub struct Request<'a> {
     pub x_columns: u64,
     /// Whether all numbers of the weight's [`BufferRole::Scale`] are in [`Products::scale_range`].
     pub scales_in_range: bool,
+    /// Whether the weight's constant buffers are, or are to be, those for scales in that range alone, where the source has others
+    /// for any.
+    pub layout_of_range: bool,
 }
 
 /// Numbers of scales for which a source has faster kernels: 0 and magnitudes from `least` to `most`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleRange {
-    /// The type of the scales, of 16 bits.
-    pub format: FloatFormat,
+    /// The type of the scales in their buffer: of 16 bits, or powers of two of 8.
+    pub number: Number,
     /// The least magnitude besides 0, a number of the type.
     pub least: f64,
     /// The largest magnitude, a number of the type.
@@ -48,17 +51,20 @@ pub struct ScaleRange {
 impl ScaleRange {
     /// Whether all numbers of a scale buffer are in the range.
     pub fn holds(&self, bytes: &[u8]) -> bool {
-        let format = self.format;
-        let sign = 1u32 << (format.bits() - 1);
         // Magnitudes are in the order of their codes.
         let [least, most] =
-            [self.least, self.most].map(|number| format.encode(number, Overflow::Special));
-        let (numbers, rest) = bytes.as_chunks::<2>();
-        let held = |number: &[u8; 2]| {
-            let magnitude = u32::from(u16::from_le_bytes(*number)) & !sign;
-            magnitude == 0 || (least..=most).contains(&magnitude)
-        };
-        format.bits() == 16 && rest.is_empty() && numbers.iter().all(held)
+            [self.least, self.most].map(|number| self.number.encode(number, Overflow::Special));
+        let held = |code: u32| (least..=most).contains(&code);
+        match self.number {
+            Number::E8m0 => bytes.iter().all(|&code| held(code.into())),
+            Number::Float(format) if format.bits() == 16 => {
+                let (numbers, rest) = bytes.as_chunks::<2>();
+                let magnitude = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes)) & 0x7fff;
+                let mut magnitudes = numbers.iter().map(magnitude);
+                rest.is_empty() && magnitudes.all(|magnitude| magnitude == 0 || held(magnitude))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -464,13 +470,13 @@ impl Trusted {
 
 #[cfg(test)]
 mod tests {
-    use quantloom_dsl::format::{BF16, F16};
+    use quantloom_dsl::format::{BF16, NUMBER_BF16, NUMBER_F16, NUMBER_F32};
 
     use super::*;
 
     #[test]
     fn a_range_holds_zeros_and_its_ends_alone() {
-        let range = ScaleRange { format: BF16, least: 2f64.powi(-123), most: 1.9921875 };
+        let range = ScaleRange { number: NUMBER_BF16, least: 2f64.powi(-123), most: 1.9921875 };
         let bytes = |values: &[f64]| -> Vec<u8> {
             let code = |&value: &f64| BF16.encode(value, Overflow::Special) as u16;
             values.iter().map(code).flat_map(u16::to_le_bytes).collect()
@@ -483,9 +489,12 @@ mod tests {
         }
         // Half a number; numbers of another size.
         assert!(!range.holds(&bytes(&[1.0])[..1]));
-        let wide = ScaleRange { format: quantloom_dsl::format::F32, ..range };
+        let wide = ScaleRange { number: NUMBER_F32, ..range };
         assert!(!wide.holds(&1f32.to_le_bytes()));
-        let half = ScaleRange { format: F16, least: 2f64.powi(-14), most: 1.0 };
+        // Powers of two: 255 is none.
+        let powers = ScaleRange { number: Number::E8m0, least: 2f64.powi(-127), most: 2.0 };
+        assert!(powers.holds(&[0, 127, 128]) && !powers.holds(&[0, 129]) && !powers.holds(&[255]));
+        let half = ScaleRange { number: NUMBER_F16, least: 2f64.powi(-14), most: 1.0 };
         assert!(half.holds(&0x3c00u16.to_le_bytes()) && !half.holds(&0x3c01u16.to_le_bytes()));
     }
 }

@@ -3,7 +3,7 @@
 //! In: a [`GpuWeight`], or the file of one. Out: safetensors with the bytes of each native buffer,
 //! named `TYPE.BUFFER` by the first type of x that reads it, the order of columns (`TYPE.order`) where
 //! they have one, what is known of x beforehand (`given.BUFFER`), and as metadata what it was prepared for: the version of this form, the target,
-//! the scheme's text, N and K, and of each buffer what it holds and where. A file is taken only where
+//! the scheme's text, N and K, the types of x whose scales are in the source's range, and of each buffer what it holds and where. A file is taken only where
 //! this version's source of kernels asks for exactly that.
 
 use std::collections::BTreeMap;
@@ -104,13 +104,15 @@ pub enum BufferDamage {
     },
 }
 
-const VERSION: &str = "prepared weight 3";
+const VERSION: &str = "prepared weight 4";
 
 /// Keys of the metadata.
 const FORM: &str = "quantloom";
 const TARGET: &str = "target";
 const SCHEME: &str = "scheme";
 const SHAPE: &str = "shape";
+/// The types of x whose buffers are those for scales in the source's range.
+const IN_RANGE: &str = "scales in range";
 
 fn described(shape: Shape) -> String {
     format!("N = {}, K = {}", shape.n, shape.k)
@@ -129,6 +131,9 @@ impl<E: Executor> GpuWeight<E> {
             (SCHEME.to_owned(), self.scheme.to_string()),
             (SHAPE.to_owned(), described(shape)),
         ]);
+        let in_range = self.products.iter().filter(|product| product.scales_in_range);
+        let in_range: Vec<String> = in_range.map(|product| product.element.to_string()).collect();
+        metadata.insert(IN_RANGE.to_owned(), in_range.join(" "));
         let mut buffers = Vec::new();
         for (name, native, memory) in self.buffers() {
             metadata.insert(name.clone(), native.to_string());
@@ -215,6 +220,10 @@ impl<E: Executor> Filling<E::Memory> for Loading<'_, E> {
         let name = buffer_name(request.input_dtype, BufferRole::ColumnOrder);
         let found = self.file.order(&name, arrangement, self.shape);
         self.of_file(found)
+    }
+
+    fn may_be_in_range(&self, element: FloatFormat) -> bool {
+        self.file.said(IN_RANGE).split(' ').any(|name| name == element.to_string())
     }
 
     fn fill(

@@ -49,8 +49,9 @@ pub(super) struct PreparedProduct<E: Executor> {
     pub(super) order: Option<Arc<Order<E::Memory>>>,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
-    /// See [`Request::scales_in_range`].
-    scales_in_range: bool,
+    /// Whether all scales are in the source's range, and the constant buffers those for such scales
+    /// ([`Request::scales_in_range`], [`Request::layout_of_range`]).
+    pub(super) scales_in_range: bool,
     /// Products of several types share the buffers that are alike.
     pub(super) parts: Vec<Arc<ConstantBuffer<E::Memory>>>,
     /// By M.
@@ -60,6 +61,11 @@ pub(super) struct PreparedProduct<E: Executor> {
 }
 
 impl<E: Executor> PreparedProduct<E> {
+    /// Columns of w in the order of the product, if they have one.
+    fn columns(&self) -> Option<u64> {
+        self.order.as_ref().map(|order| order.columns)
+    }
+
     /// Forgets which kernels were chosen, so that the source is asked again.
     pub(super) fn forget(&self) {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -83,6 +89,11 @@ pub(super) trait Filling<M> {
         request: &Request<'_>,
         arrangement: &Arrangement,
     ) -> Result<ColumnOrder, ProductError>;
+
+    /// Whether scales may be in a range that a source has a layout for: asked before anything is filled for x of a type.
+    fn may_be_in_range(&self, _element: FloatFormat) -> bool {
+        true
+    }
 
     /// The memory of a native buffer, its columns in that order.
     fn fill(
@@ -127,6 +138,111 @@ pub(super) struct ConstantBuffer<M> {
     pub(super) note: Option<String>,
 }
 
+/// Products whose buffers are being filled.
+struct Preparing<'f, E: Executor, F> {
+    products: Vec<PreparedProduct<E>>,
+    orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)>,
+    filling: &'f mut F,
+}
+
+impl<E: Executor, F: Filling<E::Memory>> Preparing<'_, E, F> {
+    /// The product of a type of x: in the layout for scales in the source's range if there is one and they are, else in that for any.
+    /// The inner error is the source's refusal.
+    fn product(
+        &mut self,
+        executor: &Arc<E>,
+        request: Request<'_>,
+    ) -> Result<Result<PreparedProduct<E>, Refusal>, ProductError> {
+        let mut spare = Vec::new();
+        if self.filling.may_be_in_range(request.input_dtype) {
+            let request = Request { layout_of_range: true, ..request };
+            let product = match self.filled(executor, request, &spare)? {
+                Ok(product) => product,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            let request = Request { k: product.columns().unwrap_or(request.k), ..request };
+            match executor.source().scale_range(&request)? {
+                None => return Ok(Ok(product)),
+                Some(range) => {
+                    let mut parts = product.parts.iter();
+                    let scales = parts.find(|of| of.native.role == BufferRole::Scale);
+                    let bytes = scales.map(|of| executor.download(&of.memory)).transpose();
+                    if bytes.map_err(Into::into)?.is_some_and(|bytes| range.holds(&bytes)) {
+                        return Ok(Ok(PreparedProduct { scales_in_range: true, ..product }));
+                    }
+                }
+            }
+            spare = product.parts;
+        }
+        self.filled(executor, request, &spare)
+    }
+
+    /// The same in one layout; what is alike in another product of this order of columns, or is `spare`, is not filled again.
+    fn filled(
+        &mut self,
+        executor: &Arc<E>,
+        request: Request<'_>,
+        spare: &[Arc<ConstantBuffer<E::Memory>>],
+    ) -> Result<Result<PreparedProduct<E>, Refusal>, ProductError> {
+        let source = executor.source();
+        let arrangement = match source.arrangement(&request) {
+            Ok(arrangement) => arrangement,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if let Some(arrangement) = &arrangement
+            && self.orders.iter().all(|(_, known)| known.arrangement != *arrangement)
+        {
+            let order = self.filling.order(&request, arrangement)?;
+            let memory = Arc::new(executor.upload(&order.bytes()).map_err(Into::into)?);
+            let (arrangement, columns) = (arrangement.clone(), order.columns().len() as u64);
+            self.orders.push((order, Arc::new(Order { arrangement, memory, columns })));
+        }
+        let mut known = self.orders.iter();
+        let order = known.find(|(_, known)| Some(&known.arrangement) == arrangement.as_ref());
+        let (order, of_columns) = order.map(|(order, known)| (order, known)).unzip();
+        let request = Request { k: of_columns.map_or(request.k, |order| order.columns), ..request };
+        let native = source.native(&request);
+        // What cannot be made of x is refused now.
+        let native = native.and_then(|native| source.operand(&request, None).map(|_| native));
+        let native = match native {
+            Ok(found) => found,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let mut parts = Vec::new();
+        let alike = |product: &&PreparedProduct<E>| {
+            product.order.as_ref().map(|order| &order.arrangement) == arrangement.as_ref()
+        };
+        for native in native {
+            let known = self.products.iter().filter(alike).flat_map(|product| &product.parts);
+            let mut known = known.chain(spare.iter().filter(|_| arrangement.is_none()));
+            parts.push(match known.find(|known| known.native == native) {
+                Some(known) => known.clone(),
+                None => {
+                    let Filled { memory, bytes, note } =
+                        self.filling.fill(&request, order, &native)?;
+                    Arc::new(ConstantBuffer { native, memory: Arc::new(memory), bytes, note })
+                }
+            });
+        }
+        let element = request.input_dtype;
+        let output = match request.scheme.output {
+            Some(Number::Float(output)) => output,
+            _ => element,
+        };
+        Ok(Ok(PreparedProduct {
+            activation: request.activation.clone(),
+            element,
+            output,
+            order: of_columns.cloned(),
+            rounded: source.rounds_x(&request)?,
+            scales_in_range: false,
+            parts,
+            choices: Mutex::default(),
+            plans: Mutex::default(),
+        }))
+    }
+}
+
 impl<E: Executor> GpuWeight<E> {
     /// Packs and uploads an unpacked layer.
     ///
@@ -168,99 +284,30 @@ impl<E: Executor> GpuWeight<E> {
         filling: &mut impl Filling<E::Memory>,
     ) -> Result<Self, ProductError> {
         let executor = executor.clone();
-        let mut products: Vec<PreparedProduct<E>> = Vec::new();
-        let mut orders: Vec<(ColumnOrder, Arc<Order<E::Memory>>)> = Vec::new();
+        let mut preparing = Preparing { products: Vec::new(), orders: Vec::new(), filling };
         let mut refused = Vec::new();
         for (activation, own) in &inputs(scheme) {
             let own = *own;
-            if products.iter().any(|product| product.element == own) {
+            if preparing.products.iter().any(|product| product.element == own) {
                 continue;
             }
-            let target = executor.target();
-            let (n, k, x_columns) = (shape.n, shape.k, shape.k);
             let request = Request {
                 scheme,
                 activation,
                 input_dtype: own,
-                target,
-                n,
-                k,
-                x_columns,
+                target: executor.target(),
+                n: shape.n,
+                k: shape.k,
+                x_columns: shape.k,
                 scales_in_range: false,
+                layout_of_range: false,
             };
-            let source = executor.source();
-            let arrangement = match source.arrangement(&request) {
-                Ok(arrangement) => arrangement,
-                Err(refusal) => {
-                    refused.push((own, refusal));
-                    continue;
-                }
-            };
-            if let Some(arrangement) = &arrangement
-                && orders.iter().all(|(_, known)| known.arrangement != *arrangement)
-            {
-                let order = filling.order(&request, arrangement)?;
-                let memory = Arc::new(executor.upload(&order.bytes()).map_err(Into::into)?);
-                let (arrangement, columns) = (arrangement.clone(), order.columns().len() as u64);
-                orders.push((order, Arc::new(Order { arrangement, memory, columns })));
+            match preparing.product(&executor, request)? {
+                Ok(product) => preparing.products.push(product),
+                Err(refusal) => refused.push((own, refusal)),
             }
-            let mut known = orders.iter();
-            let order = known.find(|(_, known)| Some(&known.arrangement) == arrangement.as_ref());
-            let (order, of_columns) = order.map(|(order, known)| (order, known)).unzip();
-            let request = Request { k: of_columns.map_or(k, |order| order.columns), ..request };
-            let native = source.native(&request);
-            // What cannot be made of x is refused now.
-            let native = native.and_then(|native| source.operand(&request, None).map(|_| native));
-            let native = match native {
-                Ok(found) => found,
-                Err(refusal) => {
-                    refused.push((own, refusal));
-                    continue;
-                }
-            };
-            let mut parts = Vec::new();
-            // What lies in the same order is the same buffer.
-            let alike = |product: &&PreparedProduct<E>| {
-                product.order.as_ref().map(|order| &order.arrangement) == arrangement.as_ref()
-            };
-            for native in native {
-                let mut known = products.iter().filter(alike).flat_map(|product| &product.parts);
-                parts.push(match known.find(|known| known.native == native) {
-                    Some(known) => known.clone(),
-                    None => {
-                        let Filled { memory, bytes, note } =
-                            filling.fill(&request, order, &native)?;
-                        Arc::new(ConstantBuffer { native, memory: Arc::new(memory), bytes, note })
-                    }
-                });
-            }
-            let scales_in_range = match source.scale_range(&request)? {
-                None => false,
-                Some(range) => {
-                    let mut scales = parts.iter().filter(|of| of.native.role == BufferRole::Scale);
-                    let bytes = scales.next().map(|of| executor.download(&of.memory)).transpose();
-                    bytes.map_err(Into::into)?.is_some_and(|bytes| range.holds(&bytes))
-                }
-            };
-            let (activation, element) = (activation.clone(), own);
-            let output = match scheme.output {
-                Some(Number::Float(output)) => output,
-                _ => own,
-            };
-            let (order, rounded) = (of_columns.cloned(), source.rounds_x(&request)?);
-            let (choices, plans) = (Mutex::default(), Mutex::default());
-            products.push(PreparedProduct {
-                activation,
-                element,
-                output,
-                order,
-                rounded,
-                scales_in_range,
-                parts,
-                choices,
-                plans,
-            });
         }
+        let products = preparing.products;
         if products.is_empty() {
             return Err(match refused.into_iter().next() {
                 Some((_, why)) => why.into(),
@@ -430,9 +477,10 @@ impl<E: Executor> GpuWeight<E> {
             input_dtype: product.element,
             target: self.executor.target(),
             n: self.shape.n,
-            k: product.order.as_ref().map_or(self.shape.k, |order| order.columns),
+            k: product.columns().unwrap_or(self.shape.k),
             x_columns: self.shape.k,
             scales_in_range: product.scales_in_range,
+            layout_of_range: product.scales_in_range,
         }
     }
 

@@ -361,6 +361,11 @@ fn cuda() -> Vec<Case> {
                  before 8 threads, Model, after 8 threads, Tuned",
                 "model 8 threads 1.04 us, best 32 threads 1.01 us, 3 others, 0 failed\n\
                  before 8 threads, Model, after 8 threads, Model",
+                "after 8 threads, Model\n\
+                 model 8 threads 1.04 us, best 32 threads 1.01 us, 3 others, 0 failed\n\
+                 before 8 threads, Model, after 32 threads, Tuned\n\
+                 model 8 threads 1.04 us, best 8 threads 1.04 us, 0 others, 0 failed\n\
+                 before 8 threads, Model, after 8 threads, Tuned",
                 "model 8 threads 1.04 us, best 32 threads 1.01 us, 1 others, 1 failed\n\
                  before 8 threads, Model, after 8 threads, Model",
                 "of 1 kernels none ran; the first said: ",
@@ -373,6 +378,14 @@ fn cuda() -> Vec<Case> {
             &["first 8 threads, Model\nagain 8 threads, Model\n\
                  first 32 threads, Tuned\nagain 32 threads, Tuned\n\
                  failing 8 threads, Model"],
+        ),
+        case(
+            "tune in a capture",
+            WHOLE,
+            &[],
+            &[
+                "cuda times no calls, so that nothing can be tuned on it\nin a capture 8 threads, Model",
+            ],
         ),
         case("graph keeps", WHOLE, &[], &["replayed: true"]),
         case(

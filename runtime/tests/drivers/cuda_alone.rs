@@ -44,6 +44,7 @@ impl Fake for Driver {
             "graph keeps what joins" => graph_keeps_what_joins(),
             "graph streams" => graph_streams(),
             "captured" => captured(),
+            "tune in a capture" => crate::tune::captured(),
             _ => panic!("no scenario {scenario}"),
         }
     }

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::BF16;
+use quantloom_runtime::cuda::{Driver, Graph};
 use quantloom_runtime::driver::{DriverError, DriverExecutor};
 use quantloom_runtime::gpu::{
     Alternatives, Arrangement, ChoiceSource, ChosenKernel, GpuDevice, GpuWeight, NativeBuffer,
@@ -123,9 +124,25 @@ pub(crate) fn tune<D: Fake>() -> Result<(), DriverError> {
     tuned(&[8, 16, 32, 4], &options(0.02, true))?;
     tuned(&[8, 16, 32, 4], &options(0.05, true))?;
     tuned(&[8, 16, 32, 4], &options(0.02, false))?;
+    // The model's choice is measured beside those of another schedule.
+    let of =
+        |schedule: &str| TuneOptions { schedule: Some(schedule.to_owned()), ..options(0.02, true) };
+    tuned(&[8, 16, 32, 4], &of("decode"))?;
+    tuned(&[8, 16, 32, 4], &of("tile"))?;
     // 0 threads are no launch: nothing is kept.
     tuned(&[8, 0, 32], &options(0.02, true))?;
     tuned(&[0], &options(0.02, true))
+}
+
+/// Nothing is measured while the stream is captured, and products go on with the model's choice.
+pub(crate) fn captured() -> Result<(), DriverError> {
+    let weight = weight::<Driver>(&[8, 16, 32], true)?;
+    Graph::capture(weight.executor().stream(), |_| {
+        say(&weight.tuner(BF16).and_then(|tuner| tuner.tune(1, &TuneOptions::default())));
+        println!("in a capture {}", chosen(&weight));
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// The same before the first product, where the source asks for it, and once.

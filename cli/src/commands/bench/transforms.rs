@@ -107,6 +107,7 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
         k,
         x_columns: k,
         scales_in_range: false,
+        layout_of_range: false,
     };
     let source = executor.source();
     let order = match source.arrangement(&request) {

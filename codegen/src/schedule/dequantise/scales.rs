@@ -57,33 +57,36 @@ impl Scales {
         let scale = scale.finest;
         let rows = main.rows(&scale.of).len;
         let LaneGroups { places, of_step } = groups;
-        let halves = places.iter().map(|&place| scale.halves(b, rows, (place, half)));
-        let halves: Vec<Operand> = halves.collect();
         let exponent = plan.folded.and_then(|folded| folded.exponent);
-        let whole = WholeScales::of_halves(b, half, (&halves, rows), (exponent, of_step), main);
+        // Of values that decoding leaves a power of two too small.
+        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
+        let power = exponent.or((too_small != 0).then_some(too_small));
+        let before = power.filter(|_| scale.of.takes_power(half));
+        let after = power.filter(|_| before.is_none());
+        let place = |&place: &u32| scale.halves(b, rows, (place, half, before.unwrap_or(0)));
+        let halves: Vec<Operand> = places.iter().map(place).collect();
+        let instead = exponent.is_some();
+        let whole =
+            WholeScales::of_halves(b, half, (&halves, rows, after), (instead, of_step), main);
         Some(Self::Whole(whole))
     }
 }
 
 impl WholeScales {
     /// Scales from one register per group, which holds those of a lane's two rows, or that of its one
-    /// row twice. With `exponent` they replace the last step's power of two and are multiplied with
-    /// 2^exponent; `of_step` is the group of each step's number of registers, in the order of codes.
+    /// row twice, and which are multiplied with 2^power; `instead` if they replace the last step's power of two. `of_step` is the group
+    /// of each step's number of registers, in the order of codes.
     fn of_halves(
         b: &mut Builder,
         half: Half,
-        (groups, rows): (&[Operand], u32),
-        (exponent, of_step): (Option<i32>, Vec<usize>),
+        (groups, rows, power): (&[Operand], u32, Option<i32>),
+        (instead, of_step): (bool, Vec<usize>),
         main: &MainLoop<'_>,
     ) -> Self {
-        // Of values that decoding leaves a power of two too small.
-        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
-        let power = exponent.or((too_small != 0).then_some(too_small));
         let of_rows = |&group: &Operand| {
             let mut both = group;
-            if let Some(exponent) = power {
-                let power = in_both_halves(half, 2f64.powi(exponent));
-                both = fused(b, half, [both, power, NOTHING]);
+            if let Some(power) = power {
+                both = fused(b, half, [both, in_both_halves(half, 2f64.powi(power)), NOTHING]);
             }
             match rows {
                 1 => vec![both],
@@ -94,7 +97,6 @@ impl WholeScales {
         };
         let groups = groups.iter().map(of_rows).collect();
         let registers = main.lanes().a.registers;
-        let instead = exponent.is_some();
         let in_constants = main.problem.scales_in_range() && half == Half::Bf16;
         let made = BTreeMap::new();
         Self { half, instead, in_constants, groups, made, of_step, registers }

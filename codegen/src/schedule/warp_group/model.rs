@@ -260,7 +260,7 @@ impl CandidateTile {
             None => {
                 let in_range = problem.scales_in_range() && problem.half() == Some(Half::Bf16);
                 let constants = || if in_range { in_constants(main) } else { None };
-                // Not measured in expert layers, whose choices are as they were.
+                // In expert layers that chooses tiles from 7% slower to 7% faster, and as fast in the mean: not worth other kernels.
                 let parts = if problem.stack.is_none() { in_parts(main) } else { None };
                 parts.or_else(constants).unwrap_or(1.0)
             }

@@ -57,6 +57,7 @@ impl<M> Stack<M> {
             k: self.columns,
             x_columns: self.shape.k,
             scales_in_range: self.scales_in_range,
+            layout_of_range: false,
         }
     }
 
@@ -208,6 +209,7 @@ fn dense<'a, E: Executor>(
         k: shape.k,
         x_columns: shape.k,
         scales_in_range: false,
+        layout_of_range: false,
     }
 }
 
