@@ -53,14 +53,18 @@ pub fn path_in(cache: &ImageCache, device: &str) -> Option<PathBuf> {
 /// skipped, with a warning.
 pub fn read_file(path: &Path) -> Vec<Measured> {
     let Ok(text) = std::fs::read_to_string(path) else { return Vec::new() };
-    let read = |line: &str| match line.parse() {
+    parsed(path, &text).collect()
+}
+
+/// The tiles of a file's text.
+fn parsed(path: &Path, text: &str) -> impl Iterator<Item = Measured> {
+    measured_lines(text).filter_map(move |line| match line.parse() {
         Ok(row) => Some(row),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "a tile that was measured is skipped");
             None
         }
-    };
-    measured_lines(&text).filter_map(read).collect()
+    })
 }
 
 /// The tiles of a device: those of its file, and those that this program has measured.
@@ -94,8 +98,12 @@ impl DeviceTiles {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
+        let known = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            known => known.unwrap_or_default(),
+        };
         // Lines of another version, which do not parse, are left out.
-        let known: String = read_file(path).iter().map(|row| format!("{row}\n")).collect();
+        let known: String = parsed(path, &known).map(|row| format!("{row}\n")).collect();
         let text = merged(&known, std::slice::from_ref(row)).map_err(std::io::Error::other)?;
         let mut file = AtomicFile::create(path)?;
         file.write_all(text.as_bytes())?;

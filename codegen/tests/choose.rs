@@ -6,7 +6,7 @@ use crate::kernels::products::{catalogue, problem};
 use crate::kernels::stacked::stack;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::{
-    Chosen, Measured, Problem, Stack, choose, choose_by_model, choose_stacked, measured_rows,
+    Case, Chosen, Measured, Problem, Stack, choose, choose_by_model, choose_stacked, measured_rows,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
@@ -155,10 +155,14 @@ fn a_key_that_says_too_little_is_refused() {
 fn measured_problem(row: &Measured, catalogue: &[Scheme]) -> Option<Problem> {
     let (target, shape) = (target(&row.case.target)?, (row.case.n, row.case.k));
     let all = catalogue.iter().flat_map(|scheme| {
-        let problem = |activation| Problem::new(scheme, activation, target, shape).ok();
-        scheme.activations.iter().filter_map(problem).collect::<Vec<_>>()
+        let layouts =
+            move |activation| [false, true].map(|of_range| (scheme, activation, (shape, of_range)));
+        scheme.activations.iter().flat_map(layouts)
     });
-    all.into_iter().find(|problem| problem.product_name() == row.case.product)
+    let mut all = all.filter_map(|(scheme, activation, of)| {
+        Problem::in_layout(scheme, activation, target, of).ok()
+    });
+    all.find(|problem| Case::new(problem, row.case.m) == row.case)
 }
 
 /// Whether a product of the catalogue has that name on that target, and the tile takes it.

@@ -280,6 +280,31 @@ fn scales_on_weights_choose_no_costlier_operand() {
     }
 }
 
+/// A layout that is not for scales of a range is that for any: also where a plan of range would be another one, which has no scales of
+/// 16 bits on weights (groups of x are segments).
+#[test]
+fn other_layouts_do_not_depend_on_the_range() {
+    let of_x = "s { weight: e3m2, scale: f16 per 1x32, pack: u32 [k:* | w, n], activation: e4m3 { scale: f32 per 1x32 } }";
+    let mut schemes = catalogue();
+    schemes.push(parse(of_x).unwrap());
+    let mut of_range = 0;
+    for scheme in &schemes {
+        for activation in &scheme.activations {
+            for target in ["sm_90a", "sm_80", "gfx942"].map(|name| target(name).unwrap()) {
+                let [any, own] = [false, true].map(|of_range| {
+                    Problem::in_layout(scheme, activation, target, ((1024, 1024), of_range))
+                });
+                let (Ok(any), Ok(own)) = (any, own) else { continue };
+                match own.is_of_range() {
+                    true => of_range += 1,
+                    false => assert_eq!(own.plan, any.plan, "{} on {}", scheme.name, target.name),
+                }
+            }
+        }
+    }
+    assert!(of_range >= 5, "{of_range}");
+}
+
 /// Short groups beside x in f16: weight, scale, the largest scale of the range, or `None` if there is one layout for all. e4m3's products are
 /// numbers of f16; groups as long as a chunk multiply sums.
 const OF_RANGE: &[(&str, &str, Option<f64>)] = &[

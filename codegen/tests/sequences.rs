@@ -201,8 +201,8 @@ fn the_cheapest_sequences_are_these() {
         ("e3m4", OperandType::Bf16, Class::Hopper, "rebias", 15, 4, 0, 0),
         ("e3m4", OperandType::F16, Class::Ampere, "rebias", 15, 4, 0, 0),
         ("e4m3", OperandType::F16, Class::Hopper, "convert_f16", 2, 4, 0, 0),
-        ("e2m1", OperandType::F16, Class::Hopper, "rebias", 15, 8, 0, -14),
-        ("e2m1", OperandType::F16, Class::Ada, "rebias", 15, 8, 0, -14),
+        ("e2m1", OperandType::F16, Class::Hopper, "placed_half", 11, 8, 0, -14),
+        ("e2m1", OperandType::F16, Class::Ada, "placed_half", 11, 8, 0, -14),
         ("e2m3", OperandType::F16, Class::Ada, "planes_to_bytes -> rebias", 49, 16, 0, -14),
         ("e2m1", OperandType::F16, Class::Blackwell, "convert_f16", 4, 8, 0, 0),
         (

@@ -71,7 +71,7 @@ pub struct Opening {
     #[cfg(feature = "jit")]
     pub overrides: Overrides,
     /// Of an NVIDIA GPU: whether it measures the kernels of a product, shape and M before it first multiplies so, and keeps the
-    /// fastest ([`Device::tune`]). That takes seconds to a minute for each, once on a machine. The environment variable
+    /// fastest ([`Device::tune`]); asking which kernel multiplies does so too. That takes some seconds for each, once on a machine. The environment variable
     /// `QUANTLOOM_TUNE=first-use` asks for the same.
     pub tune_at_first_use: bool,
     /// Of a simulator, the order of its blocks, warps and copies.
@@ -183,7 +183,7 @@ impl Device {
     ///
     /// A number of tokens stands for all that round up to the same power of two. Kernels of other layers of the same
     /// scheme and shape are the same; those that have multiplied so many tokens already keep theirs, and so do plans that an engine
-    /// holds. So tune before the first product, once for each scheme and shape of a model. It takes seconds to a minute for
+    /// holds. So tune before the first product, once for each scheme and shape of a model. It takes some seconds for
     /// each number of tokens, nearly all of it for compiling kernels, and memory for copies of the layer that exceed the
     /// device's caches twice.
     ///

@@ -160,6 +160,12 @@ const IN_F16: &[(&str, &str, f64, Option<bool>)] = &[
     ("e2m1", "e8m0 per 1x32", 0.000_000_029_802_322, Some(true)),
     ("e2m1", "e8m0 per 1x32", 1e-38, Some(true)),
     ("e3m2", "e8m0 per 1x32", 0.25, Some(true)),
+    // Scales of which f16 has fewer digits, beside weights that it holds.
+    ("e3m2", "e8m0 per 1x32", 0.000_000_014_901_161, Some(true)),
+    ("e3m2", "e8m0 per 1x32", 0.000_000_007_450_580_6, Some(true)),
+    ("e3m2", "e8m0 per 1x32", 0.000_000_000_029_103_83, Some(true)),
+    // Integers are weights of f16 with scales that are none.
+    ("u4 - 8", "e8m0 per 1x32", 0.000_000_029_802_322, Some(false)),
     ("e2m1", "e4m3 per 1x16", 448.0, None),
     ("e2m1", "e4m3 per 1x16", -0.001_953_125, None),
 ];
@@ -195,11 +201,17 @@ fn short_groups_in_f16_multiply() {
             assert_eq!(of_range, in_range == Some(true), "{text} {one:e}");
             let by_warp_groups = choice.key.schedule.name == "warp_group";
             assert_eq!(by_warp_groups, in_range != Some(false) && m > 16, "{text} {one:e}");
-            // So small that f16 holds y.
-            let x = (0..m * k).map(|at| ((at % 7) as f32 - 3.0) / 1024.0);
-            let x: Vec<f16> = x.map(f16::from_f32).collect();
-            let y = weight.matmul(0, Values::F16(&x)).unwrap();
-            for (at, y) in y.iter().enumerate() {
+            // So small that f16 holds y; and one column, as large as shows each weight of the scale.
+            let hot = (1.0 / one.abs()).clamp(1.0 / 1024.0, 1024.0) as f32;
+            let small = |at: usize| ((at % 7) as f32 - 3.0) / 1024.0;
+            let column = |at: usize| if at.is_multiple_of(k) { hot } else { 0.0 };
+            let x = [&small as &dyn Fn(usize) -> f32, &column].map(|of| {
+                let x: Vec<f16> = (0..m * k).map(|at| f16::from_f32(of(at))).collect();
+                let y = weight.matmul(0, Values::F16(&x)).unwrap();
+                (x, y)
+            });
+            let all = x.iter().flat_map(|(x, y)| y.iter().enumerate().map(move |y| (x, y)));
+            for (x, (at, y)) in all {
                 let (x, w) = (&x[at / 72 * k..][..k], &w[at % 72 * k..][..k]);
                 let terms = x.iter().zip(w).map(|(x, w)| (f64::from(x.to_f32()), f64::from(*w)));
                 let (sum, sizes, all) = terms.fold((0.0, 0.0, 0.0), |(sum, sizes, all), (x, w)| {

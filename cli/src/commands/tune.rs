@@ -1,5 +1,6 @@
 //! `quantloom tune`: every tile that is worth it, measured; the fastest, for the table of tiles.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -46,7 +47,7 @@ use crate::progress::Progress;
 )]
 pub(crate) struct Arguments {
     /// Checkpoints whose layers are measured: safetensors or GGUF files, or model directories.
-    #[arg(value_name = "MODEL", required_unless_present = "schemes", conflicts_with_all = ["schemes", "shapes"])]
+    #[arg(value_name = "MODEL", conflicts_with_all = ["schemes", "shapes"])]
     models: Vec<PathBuf>,
     /// A catalogue name or a .scheme file, of which random weights are measured; several may be given.
     #[arg(long = "scheme", value_name = "SCHEME")]
@@ -85,6 +86,9 @@ struct Outcome {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    if arguments.models.is_empty() && arguments.schemes.is_empty() {
+        bail!("nothing to measure: name a MODEL, or a scheme by --scheme (`quantloom tune --help`)")
+    }
     let known = arguments.write.as_ref().map(std::fs::read_to_string).transpose();
     let known = known.context("cannot read the table that `--write` names")?;
     let stores = arguments.keep || arguments.write.is_some();
@@ -126,8 +130,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         for tokens in tokens {
             let tuned = tuner.tune(*tokens as u64, &options);
             let tuned = tuned.with_context(|| format!("{}, M = {tokens}", what()))?;
-            // After an error of the device no time can be trusted.
-            if tuned.failed.is_empty() && arguments.write.is_some() {
+            if arguments.write.is_some() {
                 let fastest = &tuned.preferred().kernel.key;
                 rows.push(measured_row(&weight.asked(own)?, tuned.tokens, fastest)?);
             }
@@ -151,7 +154,10 @@ fn layers(models: &[PathBuf]) -> Result<Vec<Layer>> {
     let mut layers: Vec<Layer> = Vec::new();
     for path in models {
         let checkpoint = Checkpoint::open(path)?;
-        for (name, layer) in checkpoint.layers() {
+        let experts: Vec<_> = checkpoint.expert_layers().filter_map(|(_, of)| of.ok()).collect();
+        let of_experts: BTreeSet<&str> = experts.iter().flat_map(|of| of.members()).collect();
+        let alone = checkpoint.layers().filter(|(name, _)| !of_experts.contains(name));
+        for (name, layer) in alone {
             let layer = layer.with_context(|| format!("{}: {name}", path.display()))?;
             let alike =
                 |known: &Layer| (known.scheme(), known.shape()) == (layer.scheme(), layer.shape());
@@ -161,7 +167,7 @@ fn layers(models: &[PathBuf]) -> Result<Vec<Layer>> {
         }
     }
     if layers.is_empty() && !models.is_empty() {
-        bail!("there is no quantised layer to measure; expert layers have no measured tiles")
+        bail!("there is no quantised layer to measure (expert layers have no measured tiles)")
     }
     Ok(layers)
 }
@@ -243,10 +249,7 @@ fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
          table",
     )?;
     for (kernel, why) in outcomes.iter().flat_map(|outcome| &outcome.tuned.failed) {
-        print_line(format_args!(
-            "did not run, so that its case is not written: {}: {why}",
-            kernel.schedule
-        ))?;
+        print_line(format_args!("did not run: {}: {why}", kernel.schedule))?;
     }
     Ok(())
 }

@@ -168,7 +168,7 @@ fn nothing_is_tuned_where_nothing_times() {
 #[test]
 fn tune_measures_schemes_or_models() {
     for (line, said) in [
-        ("tune", "<MODEL"),
+        ("tune", "name a MODEL, or a scheme by --scheme"),
         ("tune model --scheme ct_w4a16", "cannot be used with"),
         ("tune model --shape 64x64", "cannot be used with"),
         ("tune absent.safetensors", "absent.safetensors"),
@@ -176,6 +176,10 @@ fn tune_measures_schemes_or_models() {
         let ran = run(line);
         assert!(ran.code != Some(0) && ran.err.contains(said), "{line}: {}", ran.err);
     }
+    // Matrices of experts are none of single layers.
+    let experts = golden_file("moe_ct_nvfp4");
+    let ran = run(&format!("tune {}", experts.display()));
+    assert!(ran.err.contains("(expert layers have no measured tiles)"), "{}", ran.err);
 }
 
 #[test]

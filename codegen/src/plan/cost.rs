@@ -129,7 +129,7 @@ impl CostRow {
     }
 
     /// Arithmetic on two 16-bit floats.
-    const fn half(&self, half: Half) -> Option<u32> {
+    pub(super) const fn half(&self, half: Half) -> Option<u32> {
         match half {
             Half::Bf16 => self.bf16,
             Half::F16 => self.f16,

@@ -108,6 +108,12 @@ impl DequantPlan {
         (self.error(), self.cost, exponent != 0)
     }
 
+    /// The largest magnitude of an element.
+    pub fn largest(&self) -> f64 {
+        let (low, high) = self.weight.range();
+        low.abs().max(high.abs()) * 2f64.powi(self.encoding().1)
+    }
+
     /// The sequence, if it defines the positions of bits in a unit of codes, or a unit has several words.
     pub fn placed(&self) -> Option<&Sequence> {
         let apart = |stage: &&Sequence| {

@@ -171,7 +171,9 @@ fn best(
         };
         let cost = |compute: &ComputePlan, scale: &ScalePlan, dequant: &DequantPlan| {
             let segment = Reverse(scale.segment.unwrap_or(u32::MAX));
-            (!compute.folds_input, segment, scale.is_of_range(dequant), dequant.price())
+            let (error, steps, lacks_power) = dequant.price();
+            let price = (error, steps + scale.own_step(dequant, target.class), lacks_power);
+            (!compute.folds_input, segment, scale.is_of_range(dequant), price)
         };
         let better = best.as_ref().is_none_or(|best: &Plan| {
             let least = cost(&best.compute, &best.scale, &best.dequant);

@@ -17,10 +17,11 @@ use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, Quantiser, ScaleLevel, ScaleType, Scheme};
 
 use super::compute::ComputePlan;
+use super::cost::costs;
 use super::dequant::DequantPlan;
 use super::native::{chunk_columns, lane_columns};
 use super::operand::OperandType;
-use crate::target::Class;
+use crate::target::{Class, Half};
 
 /// Columns of groups of x whose scales lanes of a warp of 32 find together, with 8 columns a lane.
 const GROUPS_OF_LANES: RangeInclusive<u32> = 8..=256;
@@ -200,6 +201,17 @@ impl ScalePlan {
         self.rounds_weights() && dequant.operand == OperandType::F16
     }
 
+    /// Instructions per 1,000 codes of a step in which scales multiply weights, beside those of the dequantisation sequence.
+    pub(super) fn own_step(&self, dequant: &DequantPlan, class: Class) -> u32 {
+        let own = self.folded.is_some_and(|folded| folded.exponent.is_none());
+        let half = match dequant.operand {
+            OperandType::F16 => Half::F16,
+            _ => Half::Bf16,
+        };
+        // Two codes a multiplication.
+        if own { 500 * costs(class).half(half).unwrap_or(0) } else { 0 }
+    }
+
     /// Whether these scales, and terms of weights, are sums of two numbers of the operand's type.
     pub fn in_parts(&self) -> bool {
         self.folded.is_some_and(|folded| folded.rounding == WeightRounding::InParts)
@@ -311,10 +323,17 @@ impl FoldedScale {
         let (add, decoded) = dequant.encoding();
         let held = !dequant.rounds() && add == 0;
         if dequant.operand == OperandType::F16 {
-            let one = matches!(scale, Some(NUMBER_F16 | NUMBER_BF16 | Number::E8m0));
+            let one = match scale {
+                Some(NUMBER_F16 | NUMBER_BF16) => true,
+                // A scale below f16's smallest number is 0: then all its weights are to be less than half of that.
+                Some(Number::E8m0) => dequant.largest() <= 1.0,
+                _ => false,
+            };
             // Weights are as they should be: smaller ones would lose digits.
             let (rounding, exponent_deficit) = (WeightRounding::Once, decoded);
             let this = Self { rounding, columns, exponent: None, exponent_deficit };
+            // Scales make good what decoding leaves codes too small; too large ones would leave them too small themselves.
+            let held = held && decoded <= 0;
             return (lanes.in_range && one && in_chunk && held).then_some(this);
         }
         let short = in_chunk || lanes.chunk.is_some() && columns <= SHORT;

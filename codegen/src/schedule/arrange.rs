@@ -79,13 +79,14 @@ impl Arranged {
                 let natural = Self::posed(&scheme, activation, target, (plan, None));
                 natural.and_then(|this| this.regular(&sizes))
             };
-            let planners: &[Planner] = match of_range {
-                true => &[plan_of_range, plan, plan_without_folding],
-                false => &[plan, plan_without_folding],
-            };
-            let mut tried = planners.iter().map(|planner| natural(*planner));
-            let natural =
-                tried.find(Result::is_ok).unwrap_or_else(|| natural(plan_without_folding));
+            // Where no layout is one for a range, the plan is that for any scales.
+            if of_range
+                && let Ok(this) = natural(plan_of_range)
+                && this.plan.scale.is_of_range(&this.plan.dequant)
+            {
+                return Ok(this);
+            }
+            let natural = natural(plan).or_else(|_| natural(plan_without_folding));
             if natural.is_ok() || sizes.is_empty() {
                 return natural;
             }

@@ -274,23 +274,24 @@ impl GroupParams {
     }
 
     /// The numbers of a lane's rows (at most two) in a group of a k-tile, as exact 16-bit floats in one
-    /// register: two rows, or one row twice. Powers of two in f16, which does not have the range of their codes, are times
-    /// `2^power`, and 0 where that is below 2^-14; [`Self::takes_power`].
+    /// register: two rows, or one row twice. Powers of two in f16, which does not have the range of their codes, are times another one
+    /// ([`Self::takes_power`]).
     pub(super) fn halves(
         &self,
         b: &mut Builder,
         rows: u32,
         (words, shift): (&[Reg], Option<Operand>),
-        (group, half, power): (u32, Half, i32),
+        (group, half, power): (u32, Half, Option<Power>),
     ) -> Operand {
-        let packed = b.target().has(Feature::PackedBf16Fma);
-        if self.takes_power(half) || self.number == Number::E8m0 && self.rows == 1 && packed {
+        let packed = b.target().has(Feature::PackedBf16Fma) || half == Half::F16;
+        let flushes = half == Half::Bf16 || power.is_some_and(|power| power.flushes);
+        if self.number == Number::E8m0 && self.rows == 1 && packed && flushes {
             let [first, last] = [0, rows - 1].map(|row| self.place(rows, group, row));
             let word = shifted(b, words[first.0], shift);
             let bytes = [first.1 / 8, last.1 / 8];
             return match half {
                 Half::Bf16 => powers(b, word, bytes),
-                Half::F16 => powers_of_f16(b, word, bytes, power),
+                Half::F16 => powers_of_f16(b, word, bytes, power.map_or(0, |power| power.exponent)),
             };
         }
         if self.rows == 1 && half.number() == self.number {
@@ -309,11 +310,12 @@ impl GroupParams {
                 return pair;
             }
         }
-        let values = self.values(b, rows, (words, shift), group, 0);
+        let exponent = power.map_or(0, |power| power.exponent);
+        let values = self.values(b, rows, (words, shift), group, exponent);
         exact_pair(b, half, [values[0], values[values.len() - 1]])
     }
 
-    /// Whether [`Self::halves`] has the power of two, and no multiplication after it: one of f16 would not bring back what was lost.
+    /// Whether [`Self::halves`] takes the power of two, as a multiplication in f16 after it would not bring back what was lost.
     pub(super) fn takes_power(&self, half: Half) -> bool {
         self.number == Number::E8m0 && half == Half::F16 && self.rows == 1
     }
@@ -382,6 +384,14 @@ impl GroupParams {
     }
 }
 
+/// A power of two that multiplies powers of two in f16.
+#[derive(Clone, Copy)]
+pub(super) struct Power {
+    pub(super) exponent: i32,
+    /// Whether products below 2^-14 may be 0, and not numbers of fewer digits.
+    pub(super) flushes: bool,
+}
+
 /// What a lane has of a group parameter in a k-tile.
 #[derive(Clone)]
 pub(super) struct LaneNumbers {
@@ -422,7 +432,12 @@ impl LaneLevels {
 
 impl LaneNumbers {
     /// As [`GroupParams::halves`].
-    pub(super) fn halves(&self, b: &mut Builder, rows: u32, place: (u32, Half, i32)) -> Operand {
+    pub(super) fn halves(
+        &self,
+        b: &mut Builder,
+        rows: u32,
+        place: (u32, Half, Option<Power>),
+    ) -> Operand {
         self.of.halves(b, rows, (&self.words, self.shift), place)
     }
 
@@ -522,8 +537,8 @@ fn powers(b: &mut Builder, word: Operand, [low, high]: [u32; 2]) -> Operand {
     b.binary(Binary::MaxPacked(Half::Bf16), powers, 0x0040_0040u32)
 }
 
-/// `2^(code - 127 + power)` of the e8m0 codes in two bytes of a word, in f16: 0 where that is below 2^-14, for which no weight that is
-/// not rounded to 0 is. Codes are no larger than f16 takes; NaN is larger.
+/// `2^(code - 127 + power)` of the e8m0 codes in two bytes of a word, in f16: 0 where that is below 2^-14. Codes are no larger than f16
+/// takes; NaN is larger.
 fn powers_of_f16(b: &mut Builder, word: Operand, [low, high]: [u32; 2], power: i32) -> Operand {
     // The code of 2^-15, whose exponent in f16 is 0.
     let base = (112 - power) as u32 * 0x0001_0001;

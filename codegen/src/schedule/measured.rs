@@ -23,6 +23,9 @@ pub struct Measured {
     pub chosen: Chosen,
 }
 
+/// Behind the product's name where the weight is in the layout for scales of a range ([`Problem::is_of_range`]).
+const OF_RANGE: &str = "_of_range";
+
 /// A product, as far as it affects which tile is fast.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
@@ -43,7 +46,7 @@ impl Case {
     pub fn new(problem: &Problem, tokens: u32) -> Self {
         Self {
             target: problem.target().name.to_owned(),
-            product: problem.product_name(),
+            product: problem.product_name() + if problem.is_of_range() { OF_RANGE } else { "" },
             n: problem.n,
             k: problem.k,
             m: tokens.checked_next_power_of_two().unwrap_or(u32::MAX),

@@ -20,7 +20,7 @@ pub struct DriverExecutor<D: DriverApi> {
     name: String,
     target: &'static str,
     stream: Stream<D>,
-    loader: Loader<D>,
+    loader: Arc<Loader<D>>,
     source: Trusted,
 }
 
@@ -53,6 +53,7 @@ impl<D: DriverApi> DriverExecutor<D> {
         let backend = D::BACKEND;
         let name = if ordinal == 0 { backend.to_owned() } else { format!("{backend}:{ordinal}") };
         let loader = Loader::new(context, ImageCache::from_environment(), source.source().clone());
+        let loader = Arc::new(loader);
         Ok(Self { name, target, stream, loader, source })
     }
 
@@ -146,9 +147,17 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
     }
 
     /// None while somebody captures the stream.
+    fn apart(&self) -> Result<Option<Self>, DriverError> {
+        if D::clock(self).is_none() || self.stream.is_captured()? {
+            return Ok(None);
+        }
+        let (name, target) = (self.name.clone(), self.target);
+        let (loader, source) = (self.loader.clone(), self.source.clone());
+        Ok(Some(Self { name, target, stream: Stream::new(self.context())?, loader, source }))
+    }
+
     fn clock(&self) -> Option<&dyn Clock<DriverError>> {
-        let free = matches!(self.stream.is_captured(), Ok(false));
-        D::clock(self).filter(|_| free)
+        D::clock(self)
     }
 
     fn launch(&self, mut launch: Launch<'_, '_, Self>) -> Result<(), DriverError> {

@@ -145,7 +145,19 @@ pub trait Executor: Send + Sync {
     /// What the device says.
     fn wait(&self) -> Result<(), Self::Error>;
 
-    /// What times calls on this device now; `None` where nothing does.
+    /// The same device and its kernels with a queue of its own, on which nobody else's work is queued, so that calls can be timed there;
+    /// `None` where nothing times calls now.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn apart(&self) -> Result<Option<Self>, Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(None)
+    }
+
+    /// What times calls on this queue; `None` where nothing does.
     fn clock(&self) -> Option<&dyn Clock<Self::Error>> {
         None
     }

@@ -4,15 +4,17 @@
 //! the fastest ([`Products::keep`]) and chooses it from then on. The method is that of benchmarks: the weight rotates over
 //! copies that exceed the caches ([`Clock`]), x is random, launches may overlap.
 //!
-//! [`Clock`]: super::Clock
 //! [`Products::keep`]: super::Products::keep
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use quantloom_dsl::format::{F16, F32, FloatFormat};
-use rayon::prelude::*;
 use tracing::subscriber::NoSubscriber;
 
+use super::clock::Clock;
 use super::executor::Executor;
 use super::products::{Alternatives, ChoiceSource, ChosenKernel};
 use super::weight::{GpuWeight, PreparedProduct};
@@ -27,8 +29,7 @@ pub struct TuneOptions {
     pub margin: f64,
     /// Only kernels of this schedule, and the model's choice.
     pub schedule: Option<String>,
-    /// Whether the source of kernels keeps the preferred kernel, and chooses it from then on. After an error of the device
-    /// ([`Tuned::failed`]) no time can be trusted, and nothing is kept.
+    /// Whether the source of kernels keeps the preferred kernel, and chooses it from then on.
     pub keep: bool,
 }
 
@@ -87,41 +88,50 @@ pub enum TuneError {
     #[error(transparent)]
     Product(#[from] ProductError),
     /// None of the kernels ran.
-    #[error("of {count} kernels none ran; the first said: {first}")]
+    #[error("of {count} kernels none ran{}", said(first.as_deref()))]
     NothingRan {
         /// Kernels that were tried.
         count: usize,
-        /// The error of the first.
-        first: Box<ProductError>,
+        /// The error of the first; `None` if there was none to try.
+        first: Option<Box<ProductError>>,
     },
     /// The outcome is not kept.
     #[error("the fastest kernel is not kept: {0}")]
     NotKept(#[source] Refusal),
 }
 
+fn said(first: Option<&ProductError>) -> String {
+    first.map_or_else(String::new, |error| format!("; the first said: {error}"))
+}
+
 /// The fastest are measured twice, and the slower time counts.
 const FINALISTS: usize = 4;
 
-/// A weight and copies of it, on which its kernels are measured.
+/// A weight and copies of it, on which its kernels are measured, on a queue of their own: products of other threads go on meanwhile, and
+/// each makes the other slower.
 pub struct Tuner<'w, E: Executor> {
     weight: &'w GpuWeight<E>,
     element: FloatFormat,
-    copies: Vec<GpuWeight<E>>,
+    /// The first copy, whose executor is that of all.
+    first: GpuWeight<E>,
+    others: Vec<GpuWeight<E>>,
 }
 
 impl<E: Executor> GpuWeight<E> {
-    /// Copies this weight as often as measuring its products with x of a type needs: at least twice, and beyond the device's
+    /// Copies this weight as often as measuring its products with x of a type needs: three times, or beyond twice the device's
     /// caches.
     ///
     /// # Errors
     /// [`TuneError::NoClock`], [`TuneError::Product`].
     pub fn tuner(&self, element: FloatFormat) -> Result<Tuner<'_, E>, TuneError> {
         let product = self.product(element)?;
-        let device = || self.executor.name().to_owned();
-        let clock = self.executor.clock().ok_or_else(|| TuneError::NoClock { device: device() })?;
-        let copies = (1..clock.copies(self.bytes(element))).map(|_| self.copied_product(product));
-        let copies = copies.collect::<Result<_, E::Error>>().map_err(Into::into)?;
-        Ok(Tuner { weight: self, element, copies })
+        let none = || TuneError::NoClock { device: self.executor.name().to_owned() };
+        let apart = Arc::new(self.executor.apart().map_err(Into::into)?.ok_or_else(none)?);
+        let count = apart.clock().ok_or_else(none)?.copies(self.bytes(element));
+        let copy = || self.copied_product(product, &apart).map_err(Into::into);
+        let first = copy()?;
+        let others = (1..count).map(|_| copy()).collect::<Result<_, ProductError>>()?;
+        Ok(Tuner { weight: self, element, first, others })
     }
 
     /// A choice that nothing on this device was measured for, after measuring, where the source of kernels asks for that.
@@ -137,7 +147,8 @@ impl<E: Executor> GpuWeight<E> {
         let unmeasured = |chosen: &ChosenKernel| {
             matches!(chosen.by, ChoiceSource::Model | ChoiceSource::Measured)
         };
-        if !unmeasured(&chosen) || !source.tunes_at_first_use(&request) {
+        let asked = !product.not_tuned.load(Relaxed) && source.tunes_at_first_use(&request);
+        if !unmeasured(&chosen) || !asked {
             return chosen;
         }
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,6 +165,7 @@ impl<E: Executor> GpuWeight<E> {
                 tracing::info!(kernel = %chosen.key, tokens, model, best, "measured at first use");
             }
             Err(error) => {
+                product.not_tuned.store(true, Relaxed);
                 tracing::warn!(%error, kernel = %chosen.key, "not measured at first use");
             }
         }
@@ -166,7 +178,8 @@ impl<E: Executor> Tuner<'_, E> {
     /// on: for this weight, and for every other one of the shape that has not multiplied so many tokens yet. Plans that exist
     /// stay as they are.
     ///
-    /// Compiling the kernels takes longest, seconds to a minute; threads of the caller's rayon pool share that.
+    /// Compiling the kernels takes longest, seconds; as many threads share that as the machine runs at once. (They are none of a rayon pool,
+    /// whose threads would take up other work meanwhile, perhaps another product's first use.)
     ///
     /// # Errors
     /// [`TuneError`].
@@ -179,17 +192,14 @@ impl<E: Executor> Tuner<'_, E> {
         if let (Some(name), Some(model)) = (&options.schedule, kernels.first().cloned()) {
             kernels.retain(|kernel| kernel.key.schedule.name == *name || kernel.key == model.key);
         }
-        // What fails here fails below again, with its error. What the driver's compiler warns of, such as registers in local
-        // memory, is no fault of a kernel that is only measured.
-        kernels.par_iter().for_each(|kernel| {
-            tracing::subscriber::with_default(NoSubscriber::new(), || {
-                drop(executor.kernel(&kernel.key));
-            });
-        });
+        let Some(clock) = self.first.executor().clock() else {
+            return Err(TuneError::NoClock { device: executor.name().to_owned() });
+        };
+        compiled(self.first.executor(), &kernels);
         let x = random_x(self.element, tokens.saturating_mul(self.weight.shape.k) as usize);
         let (mut timed, mut failed) = (Vec::new(), Vec::new());
         for kernel in &kernels {
-            match self.time(product, kernel, tokens, values(&x)) {
+            match self.time(clock, kernel, tokens, values(&x)) {
                 Ok(microseconds) => {
                     timed.push(TimedKernel { kernel: kernel.clone(), microseconds })
                 }
@@ -202,28 +212,29 @@ impl<E: Executor> Tuner<'_, E> {
         let mut finals = Vec::new();
         for (at, first) in timed.iter().enumerate() {
             if at < FINALISTS || Some(&first.kernel.key) == model {
-                let again = self.time(product, &first.kernel, tokens, values(&x))?;
+                let again = self.time(clock, &first.kernel, tokens, values(&x))?;
                 finals.push(TimedKernel {
                     microseconds: again.max(first.microseconds),
                     ..first.clone()
                 });
             }
         }
-        let model = finals.iter().find(|timed| Some(&timed.kernel.key) == model).cloned();
+        let chosen = finals.iter().find(|timed| Some(&timed.kernel.key) == model).cloned();
         let best =
             finals.into_iter().min_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
-        let (Some(model), Some(best)) = (model, best) else {
-            let first = failed.into_iter().next().map(|(_, error)| error);
-            let first = first.unwrap_or_else(|| crate::op::NotScheduled::NoActivation.into());
-            return Err(TuneError::NothingRan { count: kernels.len(), first: Box::new(first) });
+        let Some(best) = best else {
+            let first = failed.into_iter().next().map(|(_, error)| Box::new(error));
+            return Err(TuneError::NothingRan { count: kernels.len(), first });
         };
+        // A choice of the model that does not run is no choice.
+        let model = chosen.unwrap_or_else(|| best.clone());
         timed.retain(|timed| timed.kernel.key != best.kernel.key);
         let margin = options.margin;
         let tuned = Tuned { tokens, model, best, others: timed, failed, margin };
-        if options.keep && tuned.failed.is_empty() {
+        if options.keep {
             let kept = executor.source().keep(&request, tokens, &tuned.preferred().kernel);
-            kept.map_err(TuneError::NotKept)?;
             product.forget();
+            kept.map_err(TuneError::NotKept)?;
         }
         Ok(tuned)
     }
@@ -231,21 +242,33 @@ impl<E: Executor> Tuner<'_, E> {
     /// Microseconds of a call with a kernel.
     fn time(
         &self,
-        product: &PreparedProduct<E>,
+        clock: &dyn Clock<E::Error>,
         kernel: &ChosenKernel,
         tokens: u64,
         x: Values<'_>,
     ) -> Result<f64, ProductError> {
-        let (weight, executor) = (self.weight, self.weight.executor());
-        let chunk = Arc::new(weight.chunk(product, kernel, tokens)?);
-        let mut tensors = weight.tensors_of(product, chunk, x)?;
-        let weights: Vec<&GpuWeight<E>> = [weight].into_iter().chain(&self.copies).collect();
-        let mut call = |copy: usize| weights[copy].queue(&mut tensors, true);
-        let none =
-            || Refusal::Reason(Arc::new(TuneError::NoClock { device: executor.name().to_owned() }));
-        let clock = executor.clock().ok_or_else(none)?;
-        clock.time(weights.len(), &mut call).map_err(Into::into)
+        let product = self.first.product(self.element)?;
+        let chunk = Arc::new(self.first.chunk(product, kernel, tokens)?);
+        let mut tensors = self.first.tensors_of(product, chunk, x)?;
+        let copies: Vec<&GpuWeight<E>> = [&self.first].into_iter().chain(&self.others).collect();
+        let mut call = |copy: usize| copies[copy].queue(&mut tensors, true);
+        clock.time(copies.len(), &mut call).map_err(Into::into)
     }
+}
+
+/// Compiles and loads kernels, those that can be. What fails here fails again when they are timed, with its error. What the
+/// driver's compiler warns of, such as registers in local memory, is no fault of a kernel that is only measured.
+fn compiled<E: Executor>(executor: &E, kernels: &[ChosenKernel]) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        tracing::subscriber::with_default(NoSubscriber::new(), || {
+            while let Some(kernel) = kernels.get(next.fetch_add(1, Relaxed)) {
+                drop(executor.kernel(&kernel.key));
+            }
+        });
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 
 /// Numbers that are nearly normal, with a mean of 0 and a variance of 1: equal numbers would draw less power and run at higher

@@ -6,6 +6,7 @@
 //! work that stays on the device (timing, an engine's own memory), `launch` has the two halves.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::{FloatFormat, Number};
@@ -58,6 +59,8 @@ pub(super) struct PreparedProduct<E: Executor> {
     choices: Mutex<BTreeMap<u64, ChosenKernel>>,
     /// By M.
     pub(super) plans: Mutex<BTreeMap<u64, Arc<ProductPlan<E>>>>,
+    /// Whether measuring at first use has failed: it is not tried again.
+    pub(super) not_tuned: AtomicBool,
 }
 
 impl<E: Executor> PreparedProduct<E> {
@@ -239,6 +242,7 @@ impl<E: Executor, F: Filling<E::Memory>> Preparing<'_, E, F> {
             parts,
             choices: Mutex::default(),
             plans: Mutex::default(),
+            not_tuned: AtomicBool::default(),
         }))
     }
 }
@@ -363,15 +367,23 @@ impl<E: Executor> GpuWeight<E> {
     /// # Errors
     /// What the device says.
     pub fn copied(&self) -> Result<Self, E::Error> {
-        self.copy_of(&self.products.iter().collect::<Vec<_>>())
+        self.copy_of(&self.products.iter().collect::<Vec<_>>(), &self.executor)
     }
 
-    /// The same of one type of x alone.
-    pub(super) fn copied_product(&self, product: &PreparedProduct<E>) -> Result<Self, E::Error> {
-        self.copy_of(&[product])
+    /// The same of one type of x alone, on an executor of the same device.
+    pub(super) fn copied_product(
+        &self,
+        product: &PreparedProduct<E>,
+        executor: &Arc<E>,
+    ) -> Result<Self, E::Error> {
+        self.copy_of(&[product], executor)
     }
 
-    fn copy_of(&self, products: &[&PreparedProduct<E>]) -> Result<Self, E::Error> {
+    fn copy_of(
+        &self,
+        products: &[&PreparedProduct<E>],
+        executor: &Arc<E>,
+    ) -> Result<Self, E::Error> {
         let mut copied: Vec<PreparedProduct<E>> = Vec::new();
         type Copied<'p, M> = (&'p Arc<ConstantBuffer<M>>, Arc<ConstantBuffer<M>>);
         let mut copies: Vec<Copied<'_, E::Memory>> = Vec::new();
@@ -382,7 +394,7 @@ impl<E: Executor> GpuWeight<E> {
                     Some((_, copy)) => copy.clone(),
                     None => {
                         let bytes = self.executor.download(&part.memory)?;
-                        let memory = Arc::new(self.executor.upload(&bytes)?);
+                        let memory = Arc::new(executor.upload(&bytes)?);
                         let (native, note) = (part.native.clone(), part.note.clone());
                         let copy =
                             Arc::new(ConstantBuffer { native, memory, bytes: part.bytes, note });
@@ -401,10 +413,11 @@ impl<E: Executor> GpuWeight<E> {
                 parts,
                 choices: Mutex::default(),
                 plans: Mutex::default(),
+                not_tuned: AtomicBool::default(),
             });
         }
         Ok(Self {
-            executor: self.executor.clone(),
+            executor: executor.clone(),
             scheme: self.scheme.clone(),
             shape: self.shape,
             products: copied,

@@ -367,7 +367,9 @@ fn cuda() -> Vec<Case> {
                  model 8 threads 1.04 us, best 8 threads 1.04 us, 0 others, 0 failed\n\
                  before 8 threads, Model, after 8 threads, Tuned",
                 "model 8 threads 1.04 us, best 32 threads 1.01 us, 1 others, 1 failed\n\
-                 before 8 threads, Model, after 8 threads, Model",
+                 before 8 threads, Model, after 32 threads, Tuned",
+                "model 32 threads 1.01 us, best 32 threads 1.01 us, 1 others, 1 failed\n\
+                 before 0 threads, Model, after 32 threads, Tuned",
                 "of 1 kernels none ran; the first said: ",
             ],
         ),
@@ -377,7 +379,8 @@ fn cuda() -> Vec<Case> {
             &[],
             &["first 8 threads, Model\nagain 8 threads, Model\n\
                  first 32 threads, Tuned\nagain 32 threads, Tuned\n\
-                 failing 8 threads, Model"],
+                 without one of them 32 threads, Tuned\n\
+                 failing 0 threads, Model, again 0 threads, Model"],
         ),
         case(
             "tune in a capture",
@@ -501,7 +504,9 @@ fn hip() -> Vec<Case> {
             "tune at first use",
             WHOLE,
             &[],
-            &["first 8 threads, Model\nagain 8 threads, Model\nfailing 8 threads, Model"],
+            &[
+                "first 8 threads, Model\nagain 8 threads, Model\nwithout one of them 8 threads, Model",
+            ],
         ),
         case(
             "devices",

@@ -129,8 +129,9 @@ pub(crate) fn tune<D: Fake>() -> Result<(), DriverError> {
         |schedule: &str| TuneOptions { schedule: Some(schedule.to_owned()), ..options(0.02, true) };
     tuned(&[8, 16, 32, 4], &of("decode"))?;
     tuned(&[8, 16, 32, 4], &of("tile"))?;
-    // 0 threads are no launch: nothing is kept.
+    // 0 threads are no launch: the fastest of the others is kept, also in place of the model's.
     tuned(&[8, 0, 32], &options(0.02, true))?;
+    tuned(&[0, 8, 32], &options(0.02, true))?;
     tuned(&[0], &options(0.02, true))
 }
 
@@ -152,7 +153,9 @@ pub(crate) fn at_first_use<D: Fake>() -> Result<(), DriverError> {
         println!("first {}", chosen(&weight));
         println!("again {}", chosen(&weight));
     }
+    println!("without one of them {}", chosen(&weight::<D>(&[8, 0, 32], true)?));
     // What cannot be measured is multiplied by the model's choice.
-    println!("failing {}", chosen(&weight::<D>(&[8, 0, 32], true)?));
+    let weight = weight::<D>(&[0], true)?;
+    println!("failing {}, again {}", chosen(&weight), chosen(&weight));
     Ok(())
 }

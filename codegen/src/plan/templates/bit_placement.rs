@@ -45,11 +45,13 @@ struct Arrangement {
 }
 
 const E2M1: u32 = 0x81c0;
+const E2M1_F16: u32 = 0x8e00;
 const E3M2: u32 = 0x83e0;
 const E3M2_F16: u32 = 0x9f00;
 const E2M3: u32 = 0x81f0;
-/// The magnitude of e2m3.
+/// The magnitudes of e2m3, and of e2m1 in f16.
 const MAGNITUDE: u32 = 0x01f0;
+const MAGNITUDE_F16: u32 = 0x0e00;
 const SIGN: u32 = 0x8000;
 
 const fn finite(exponent_bits: u8, mantissa_bits: u8) -> FloatFormat {
@@ -71,6 +73,19 @@ const ARRANGEMENTS: &[Arrangement] = &[
             &[rotated(1, 10, E2M1)],
             &[rotated(2, 0, E2M1)],
             &[rotated(2, 10, E2M1)],
+        ],
+    },
+    // No three rotations are without overlap: two signs are rotated separately.
+    Arrangement {
+        format: finite(2, 1),
+        half: Half::F16,
+        words: 1,
+        merged: &[],
+        registers: &[
+            &[rotated(0, 0, E2M1_F16)],
+            &[rotated(0, 3, E2M1_F16)],
+            &[rotated(0, 6, MAGNITUDE_F16), rotated(0, 1, SIGN)],
+            &[rotated(0, 9, MAGNITUDE_F16), rotated(0, 2, SIGN)],
         ],
     },
     Arrangement {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::scale_parts::ScaleParts;
 use super::{NOTHING, fused, in_both_halves};
 use crate::ir::{Builder, Half, Operand, Ternary};
-use crate::schedule::group_params::LaneLevels;
+use crate::schedule::group_params::{LaneLevels, Power};
 use crate::schedule::mapping::MainLoop;
 
 /// Scales that dequantisation multiplies with.
@@ -61,9 +61,12 @@ impl Scales {
         // Of values that decoding leaves a power of two too small.
         let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
         let power = exponent.or((too_small != 0).then_some(too_small));
-        let before = power.filter(|_| scale.of.takes_power(half));
-        let after = power.filter(|_| before.is_none());
-        let place = |&place: &u32| scale.halves(b, rows, (place, half, before.unwrap_or(0)));
+        // The weights of scales that are 0 then are rounded to 0: they are no more than half of f16's smallest number.
+        let flushes = main.problem.plan.dequant.largest() * 2f64.powi(-15) <= 2f64.powi(-25);
+        let before = scale.of.takes_power(half);
+        let of_halves = before.then(|| Power { exponent: power.unwrap_or(0), flushes });
+        let after = power.filter(|_| !before);
+        let place = |&place: &u32| scale.halves(b, rows, (place, half, of_halves));
         let halves: Vec<Operand> = places.iter().map(place).collect();
         let instead = exponent.is_some();
         let whole =
