@@ -380,7 +380,7 @@ fn cuda() -> Vec<Case> {
             &["first 8 threads, Model\nagain 8 threads, Model\n\
                  first 32 threads, Tuned\nagain 32 threads, Tuned\n\
                  without one of them 32 threads, Tuned\n\
-                 failing 0 threads, Model, again 0 threads, Model"],
+                 failing 0 threads, Model\nmeasured again: 0"],
         ),
         case(
             "tune in a capture",

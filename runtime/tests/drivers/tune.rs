@@ -1,6 +1,7 @@
 //! Kernels that differ in their number of blocks, each of which takes the fake device 10 ns, beside 1 us of a launch.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::format::BF16;
@@ -16,6 +17,9 @@ use quantloom_runtime::source::{
 
 use crate::scenarios::{Fake, weight_on};
 use crate::sources::{Sums, key};
+
+/// How often this process began to measure.
+static MEASUREMENTS: AtomicU32 = AtomicU32::new(0);
 
 /// `Sums` in kernels of other numbers of threads a block: those that are worth measuring, the model's first, and what is kept.
 struct Threads<D> {
@@ -65,6 +69,7 @@ impl<D: Fake> Products for Threads<D> {
     }
 
     fn alternatives(&self, request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
+        MEASUREMENTS.fetch_add(1, Ordering::Relaxed);
         let kernels = self.all.iter().map(|threads| self.kernel(request, *threads));
         Ok(Alternatives { tokens, kernels: kernels.collect::<Result<_, _>>()? })
     }
@@ -156,6 +161,10 @@ pub(crate) fn at_first_use<D: Fake>() -> Result<(), DriverError> {
     println!("without one of them {}", chosen(&weight::<D>(&[8, 0, 32], true)?));
     // What cannot be measured is multiplied by the model's choice.
     let weight = weight::<D>(&[0], true)?;
-    println!("failing {}, again {}", chosen(&weight), chosen(&weight));
+    println!("failing {}", chosen(&weight));
+    // Nor is that tried again, for other M.
+    let before = MEASUREMENTS.load(Ordering::Relaxed);
+    let _ = weight.choice(BF16, 2).unwrap();
+    println!("measured again: {}", MEASUREMENTS.load(Ordering::Relaxed) - before);
     Ok(())
 }
