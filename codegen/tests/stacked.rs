@@ -17,7 +17,7 @@ use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::{ExpertProduct, Gate};
-use quantloom_dsl::format::{F32, NUMBER_BF16, NUMBER_F32};
+use quantloom_dsl::format::{BF16, F32, NUMBER_BF16, NUMBER_F32};
 use quantloom_runtime::gpu::{Products as _, Stacked};
 use quantloom_runtime::source::Work;
 use quantloom_tests::sweep::{self, Share};
@@ -195,8 +195,18 @@ fn keys_of_products_of_experts_give_kernels() {
                 let routing = Routing::Random;
                 let layer =
                     RandomStack::draw(&scheme, sm, (40, 256), stack, (tokens, routing), 5).unwrap();
-                let Stack { product, experts, shards, top_k, gate, direct, weighted, operand } =
-                    stack;
+                let Stack {
+                    product,
+                    experts,
+                    shards,
+                    top_k,
+                    gate,
+                    direct,
+                    weighted,
+                    combined,
+                    operand,
+                    ..
+                } = stack;
                 let [experts, shards, top_k] = [experts, shards, top_k].map(u64::from);
                 let stacked = Stacked {
                     product,
@@ -208,6 +218,8 @@ fn keys_of_products_of_experts_give_kernels() {
                     output: F32,
                     direct,
                     weighted,
+                    combined,
+                    shared: None,
                     operand,
                 };
                 let made = Jit.choose_stacked(&layer.request(), &stacked, tokens as u64).unwrap();
@@ -365,6 +377,72 @@ fn direct_products_are_right() {
     }
 }
 
+/// A block that adds a token's experts gives what `combine` makes of the rows of its pairs, to the bit: on every target with
+/// matrix instructions, weighted and not, in f32 and in 16 bits, with one warp an expert and with several, where some
+/// experts are not here and where none is.
+#[test]
+fn experts_of_a_token_are_added() {
+    let targets = TARGETS.into_iter().filter(|sm| *sm != "wgsl").enumerate();
+    let all: Vec<_> = targets
+        .flat_map(|(at, sm)| SCHEMES.iter().enumerate().map(move |(of, text)| (at + of, sm, *text)))
+        .collect();
+    let done = all.par_iter().map(|&(number, sm, text)| {
+        let scheme = scheme(text);
+        let stack = stack(ExpertProduct::Down, 4, 3);
+        let routing = if number % 5 == 4 { Routing::Nowhere } else { Routing::Random };
+        let n = 40 + (number as u32 % 2) * 5;
+        let drawn = RandomStack::draw(&scheme, sm, (n, 392), stack, (3, routing), number as u64);
+        let Some(layer) = drawn.filter(|layer| layer.problem.by_matrix()) else { return 0 };
+        let warps = 1 + number as u32 % 2;
+        let programmatic = sm == "sm_90a";
+        let tile = SkinnyTile {
+            tokens: 1 + number as u32 / 2 % 2,
+            row_tiles: 1 + number as u32 % 2,
+            warps,
+            programmatic,
+            ..SKINNY
+        };
+        let added = Chosen::Skinny(SkinnyTile { warps: 3 * warps, ..tile });
+        let kernel = layer.kernel(Chosen::Skinny(tile), &layer.of_stack(None, true));
+        let plain = layer.run(&kernel, 1, 0).unwrap_or_else(|why| panic!("{why}"));
+        let (weighted, rounded) = (number % 3 > 0, number % 4 < 2);
+        let shared = [None, Some(F32), Some(layer.own)][number % 7 % 3];
+        let kernel = layer.kernel(added, &layer.combined(weighted, rounded, shared));
+        let run = layer.run(&kernel, 1, 1).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+        let expected = layer.sums_of_pairs(&plain, &run, weighted, shared);
+        match rounded {
+            true => assert!(run.y.bytes == layer.as_rounded(&expected), "{}", kernel.name),
+            false => assert!(run.y.words() == expected, "{}", kernel.name),
+        }
+        1
+    });
+    let done: usize = done.sum();
+    assert!(done > 30, "{done}");
+}
+
+/// Other schedules, K split over blocks, several tokens and a number of warps that experts do not share alike are refused.
+#[test]
+fn experts_of_a_token_are_added_by_some_blocks_alone() {
+    let stack = stack(ExpertProduct::Down, 4, 3);
+    let routed = (1, Routing::Random);
+    let layer =
+        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", (40, 392), stack, routed, 1).unwrap();
+    let problem = layer.combined(true, false, None);
+    let tile = SkinnyTile { warps: 6, ..SKINNY };
+    let right = |tile: SkinnyTile| Chosen::Skinny(tile).schedule().checked(&problem).is_ok();
+    assert!(right(tile));
+    assert!(!right(SkinnyTile { warps: 4, ..tile }));
+    assert!(!right(SkinnyTile { splits: 2, ..tile }));
+    assert!(!right(SkinnyTile { tokens: 4, ..tile }));
+    let refused = Chosen::Tile(TILE).schedule().checked(&problem).err().map(|why| why.to_string());
+    assert_eq!(
+        refused.as_deref(),
+        Some("blocks of the schedule tile do not add the experts of a token")
+    );
+    let sorted = Stack { direct: false, ..problem.stack.unwrap() };
+    assert!(problem.single().stacked(sorted).is_err());
+}
+
 /// Layers whose kernels are compiled: the columns of x, the rows of a shard of the first product, experts.
 const LAYERS: [(u32, u32, u32, u32); 3] =
     [(2048, 768, 128, 8), (2880, 2880, 32, 4), (4096, 14_336, 8, 2)];
@@ -392,8 +470,13 @@ fn kernels_of_experts(
         };
         for gate in gates {
             let output = if gate.is_some() { NUMBER_BF16 } else { NUMBER_F32 };
-            for direct in [false, true] {
-                let stack = Stack { gate, direct, ..stack(product, experts, top_k) };
+            for (direct, combined) in [(false, false), (true, false), (true, true)] {
+                if combined && (product == ExpertProduct::GateUp || !single.by_matrix()) {
+                    continue;
+                }
+                let (weighted, stack) = (combined, stack(product, experts, top_k));
+                let shared = combined.then_some(if top_k > 4 { F32 } else { BF16 });
+                let stack = Stack { gate, direct, weighted, combined, shared, ..stack };
                 let problem = single.clone().giving(output).unwrap().stacked(stack).unwrap();
                 for &tokens in if direct { &[1][..] } else { tokens } {
                     let chosen = choose_stacked(&problem, tokens, None);

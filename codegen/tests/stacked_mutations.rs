@@ -9,6 +9,7 @@ use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::format::F32;
 use quantloom_dsl::parse;
 
 /// A mutation, and what it remembers of the operations before.
@@ -22,6 +23,10 @@ struct Seen {
     matrix: Option<Operand>,
     /// First words of the matrix in buffers.
     first_words: usize,
+    /// The result of the fused multiply-add before.
+    fused: Option<Operand>,
+    /// Whether the one change is made.
+    changed: bool,
 }
 
 impl Seen {
@@ -168,6 +173,8 @@ fn layer(product: ExpertProduct) -> RandomStack {
         gate: None,
         direct: false,
         weighted: false,
+        combined: false,
+        shared: None,
         operand: OperandOf::Row,
     };
     let routing = (9, Routing::Random);
@@ -184,14 +191,14 @@ fn tiles() -> [Chosen; 2] {
 /// What is wrong with a kernel after a mutation; `None` if nothing is.
 fn wrong(
     kernel: &Kernel,
-    mutation: Option<Mutation>,
+    mutation: Option<(&str, Mutation)>,
     right: &dyn Fn(&quantloom_codegen::ir::Verified<Kernel>) -> Result<(), String>,
 ) -> Option<String> {
     let mut kernel = kernel.clone();
-    if let Some(mutation) = mutation {
+    if let Some((name, mutation)) = mutation {
         let mut seen = Seen::default();
         let changed = mutate(&mut kernel, |location, op| mutation(&mut seen, location, op));
-        assert!(changed, "{}: the mutation finds nothing to change", kernel.name);
+        assert!(changed, "{}: {name}: nothing to change", kernel.name);
     }
     match verify(kernel) {
         Ok(kernel) => right(&kernel).err(),
@@ -206,7 +213,7 @@ fn all_found(
 ) {
     assert_eq!(wrong(kernel, None, right), None, "{}", kernel.name);
     for (name, mutation) in mutations {
-        let found = wrong(kernel, Some(*mutation), right);
+        let found = wrong(kernel, Some((name, *mutation)), right);
         assert!(found.is_some(), "{}: not found: {name}", kernel.name);
     }
 }
@@ -251,6 +258,85 @@ fn mutations_of_a_gate_in_the_epilogue_are_found() {
         };
         all_found(&written(chosen, &fused), OF_FUSED, &right);
     }
+}
+
+/// Of a product that adds the experts of a token.
+const OF_COMBINED: &[(&str, Mutation)] = &[
+    ("the first expert for all", |seen, location, op| {
+        if let Op::Load { from, .. } = op
+            && location.is(from.space, "ids")
+            && !std::mem::replace(&mut seen.changed, true)
+        {
+            zero(op);
+        }
+    }),
+    ("any id of a warp", |seen, _, op| {
+        if let Op::Compare { op: Compare::Less, b: Operand::U32(4), dst, .. } = op
+            && !std::mem::replace(&mut seen.changed, true)
+        {
+            *op = Op::Copy { dst: *dst, a: true.into() };
+        }
+    }),
+    ("weights of the choice beside", |_, location, op| {
+        if let Op::Load { from, .. } = op
+            && location.is(from.space, "router_weights")
+        {
+            from.offset ^= 1;
+        }
+    }),
+    ("parts of the choice before", |seen, location, op| {
+        if let Op::Load { from, .. } = op
+            && location.is(from.space, "sums")
+            && from.offset > 0
+            && !std::mem::replace(&mut seen.changed, true)
+        {
+            from.offset = 0;
+        }
+    }),
+    ("biases of the first expert", |seen, location, op| {
+        if let Op::Load { from, .. } = op
+            && location.is(from.space, "biases")
+        {
+            let base = *seen.expert.get_or_insert(from.index);
+            from.index = base;
+        }
+    }),
+    ("absent experts are added", |seen, _, op| {
+        if let Op::Select { a, b, .. } = op
+            && seen.fused == Some(*a)
+        {
+            *b = *a;
+        }
+        if let Op::Ternary { op: Ternary::Fma, dst, .. } = op {
+            seen.fused = Some((*dst).into());
+        }
+    }),
+    ("shared experts of the row beside", |_, location, op| {
+        if let Op::Load { from, .. } = op
+            && location.is(from.space, "shared_y")
+        {
+            from.offset ^= 1;
+        }
+    }),
+    ("the row of y of another token", |_, location, op| match op {
+        Op::Store { to, .. } if location.is(to.space, "y") => to.offset += 64,
+        _ => {}
+    }),
+];
+
+#[test]
+fn mutations_of_the_sum_of_experts_are_found() {
+    let layer = layer(ExpertProduct::Down);
+    let tile = SkinnyTile { row_tiles: 2, programmatic: true, warps: 2, ..SKINNY };
+    let plain = layer.kernel(Chosen::Skinny(tile), &layer.of_stack(None, true));
+    let plain = layer.run(&plain, 1, 0).unwrap();
+    let right = |kernel: &_| {
+        let run = layer.run(kernel, 1, 1)?;
+        let expected = layer.sums_of_pairs(&plain, &run, true, Some(F32));
+        if run.y.words() == expected { Ok(()) } else { Err("other bits".to_owned()) }
+    };
+    let chosen = Chosen::Skinny(SkinnyTile { warps: 6, ..tile });
+    all_found(&written(chosen, &layer.combined(true, false, Some(F32))), OF_COMBINED, &right);
 }
 
 /// Ids below 0 as numbers with a sign: below the number of experts.

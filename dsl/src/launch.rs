@@ -173,7 +173,7 @@ impl fmt::Display for BufferRole {
             Self::Summed => "z",
             Self::Hidden => "h",
             Self::Parts => "parts",
-            Self::Shared => "shared",
+            Self::Shared => "shared_y",
         })
     }
 }

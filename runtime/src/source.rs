@@ -16,7 +16,7 @@ use std::ops::{Add, Mul};
 use std::sync::Arc;
 
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf, Routing};
-use quantloom_dsl::format::{NUMBER_F32, Number};
+use quantloom_dsl::format::{FloatFormat, NUMBER_F32, Number};
 use quantloom_dsl::{Activation, Scheme};
 pub use quantloom_dsl::{BufferRole, Dimension, Storage};
 use serde::{Deserialize, Serialize};
@@ -89,25 +89,36 @@ pub struct ExpertRole {
     pub direct: bool,
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
     pub weighted: bool,
+    /// Whether y has a row a token instead, the sum of its pairs' rows.
+    pub combined: bool,
+    /// The type of what shared experts give, if it is added to these sums.
+    pub shared: Option<FloatFormat>,
     /// Which matrices read the same rows of x.
     pub operand: OperandOf,
 }
 
 impl fmt::Display for ExpertRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { product, gate, direct, weighted, operand } = self;
+        let Self { product, gate, direct, weighted, combined, shared, operand } = self;
         if *direct {
             f.write_str("direct ")?;
         }
         if *weighted {
             f.write_str("weighted ")?;
         }
+        if *combined {
+            f.write_str("combined ")?;
+        }
         if *operand != OperandOf::Row {
             write!(f, "by {operand} ")?;
         }
         match gate {
-            None => write!(f, "{product}"),
-            Some(gate) => write!(f, "{product} and {gate}"),
+            None => write!(f, "{product}")?,
+            Some(gate) => write!(f, "{product} and {gate}")?,
+        }
+        match shared {
+            Some(own) => write!(f, " and shared experts in {own}"),
+            None => Ok(()),
         }
     }
 }

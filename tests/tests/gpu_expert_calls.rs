@@ -4,7 +4,7 @@ use quantloom::runtime::element::bf16;
 use quantloom::runtime::experts::{
     ExpertCall, ExpertError, ExpertLayer, ExpertMatrices, ExpertOp as _, ExpertOptions, Routed,
 };
-use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
+use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer, PlanKey, RoutedBy};
 use quantloom::runtime::op::{Values, ValuesMut, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
@@ -120,16 +120,20 @@ fn experts_are_chosen_on_the_device_too() {
     }
 }
 
-/// One token needs no order of pairs, and the first product applies the gate.
+/// One token needs no order of pairs, the first product applies the gate, and the second one adds the experts, whatever
+/// shared experts give.
 #[test]
-fn one_token_is_three_launches() {
+fn one_token_is_two_launches() {
     let layer = prepared(simulator(), &ExpertOptions::default());
     let works = |tokens| -> Vec<String> {
         let work = |kernel: String| kernel.split(',').next().unwrap().to_owned();
         layer.kernels(tokens).into_iter().map(work).collect()
     };
-    assert_eq!(works(1).len(), 3, "{:?}", works(1));
-    assert_eq!(works(1)[2], "weighted sum of experts to bf16");
+    assert_eq!(works(1).len(), 2, "{:?}", works(1));
+    assert!(works(1)[1].starts_with("direct weighted combined down product"), "{:?}", works(1));
+    let shared = Some(BF16);
+    let key = PlanKey { element: BF16, output: F32, tokens: 1, routed: RoutedBy::Logits, shared };
+    assert_eq!(layer.plan(key).unwrap().launches(), 3);
     let more = works(5);
     assert_eq!((more.len(), &*more[0]), (4, "pairs sorted by expert"), "{more:?}");
     // The one token of a call is what it is among others, within the order of the sums.

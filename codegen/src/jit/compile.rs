@@ -117,16 +117,16 @@ pub(super) fn choose_experts(
 
 /// What a product is to its expert layer.
 pub(super) fn role(stacked: &Stacked) -> ExpertRole {
-    let &Stacked { product, gate, direct, weighted, operand, .. } = stacked;
-    ExpertRole { product, gate, direct, weighted, operand }
+    let &Stacked { product, gate, direct, weighted, combined, shared, operand, .. } = stacked;
+    ExpertRole { product, gate, direct, weighted, combined, shared, operand }
 }
 
 /// The stack of a product of an expert layer; sizes beyond 32 bits are refused with the problem.
 pub(super) fn stack(role: ExpertRole, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let (experts, shards, top_k) = (size(experts), size(shards), size(top_k));
-    let ExpertRole { product, gate, direct, weighted, operand } = role;
-    Stack { product, experts, shards, top_k, gate, direct, weighted, operand }
+    let ExpertRole { product, gate, direct, weighted, combined, shared, operand } = role;
+    Stack { product, experts, shards, top_k, gate, direct, weighted, combined, shared, operand }
 }
 
 /// The text of a key's kernel.

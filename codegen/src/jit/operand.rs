@@ -100,7 +100,8 @@ pub(super) fn keys_stacked(
     let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let &Stacked { experts, shards, top_k, .. } = stacked;
     // What becomes of the sums does not matter here.
-    let role = ExpertRole { gate: None, weighted: false, ..role(stacked) };
+    let role = role(stacked);
+    let role = ExpertRole { gate: None, weighted: false, combined: false, shared: None, ..role };
     let stack = stack(role, (experts, shards, top_k));
     let copies = chosen.is_some_and(|chosen| chosen.schedule().copies_token_blocks(stack));
     let routed =

@@ -72,6 +72,7 @@ impl ProductBuffers {
                     false => Extent::Parameter(m),
                 };
                 match (stack.product, stack.gate) {
+                    _ if stack.combined => (x_rows, vec![Extent::Parameter(m)], Access::WriteOnce),
                     (ExpertProduct::GateUp, Some(_)) => (x_rows, vec![slots], Access::WriteOnce),
                     (ExpertProduct::GateUp, None) => {
                         (x_rows, vec![fixed(stack.shards), slots], Access::WriteSome)

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::choose::{Chosen, candidates, choose_by_model, models};
 use super::interface::{FreeChoices, Schedule};
 use super::problem::Problem;
+use super::skinny::SkinnyTile;
 use super::stack::Stack;
 use super::unscheduled::Unscheduled;
 use super::warp_group::WarpGroupTile;
@@ -77,7 +78,7 @@ pub fn choose_stacked_of(
     };
     let mut refused = None;
     for slots in wanted {
-        match of_slots(problem, slots, only) {
+        match of_slots(problem, (tokens, slots), only) {
             Ok(chosen) if u64::from(tokens) <= stack.most_tokens(problem, chosen) => {
                 return Ok(chosen);
             }
@@ -94,7 +95,11 @@ pub fn choose_stacked_of(
 /// The model's choice with blocks of so many tokens, whose blocks do not split K: there are enough of them,
 /// since each expert has its own. If a block multiplies two matrices, it has twice as many tiles, where
 /// registers allow.
-fn of_slots(problem: &Problem, slots: u32, only: Option<&str>) -> Result<Chosen, Unscheduled> {
+fn of_slots(
+    problem: &Problem,
+    (m, slots): (u32, u32),
+    only: Option<&str>,
+) -> Result<Chosen, Unscheduled> {
     let single = problem.single();
     let fits = |chosen: &Chosen| {
         only.is_none_or(|only| chosen.name() == only)
@@ -103,6 +108,12 @@ fn of_slots(problem: &Problem, slots: u32, only: Option<&str>) -> Result<Chosen,
     };
     if only == Some(WarpGroupTile::schedule()) {
         return WarpGroupTile::choose(problem, slots).map(Chosen::WarpGroup);
+    }
+    if problem.stack.is_some_and(|stack| stack.direct) {
+        let direct = SkinnyTile::of_pairs(problem, m).map(Chosen::Skinny);
+        if let Some(chosen) = direct.filter(fits) {
+            return Ok(chosen);
+        }
     }
     if let Some(chosen) = on_warp_groups(problem, slots).filter(fits) {
         return Ok(chosen);
@@ -113,21 +124,26 @@ fn of_slots(problem: &Problem, slots: u32, only: Option<&str>) -> Result<Chosen,
         let many = hopper && only.is_none() && slots > MOST_SKINNY_SLOTS;
         !(many && matches!(model, Chosen::Skinny(_)))
     };
-    let models = models(&single, slots).flatten().filter(preferred).flat_map(|model| {
+    let modelled = models(&single, slots).flatten().filter(preferred).flat_map(|model| {
         let few_warps = few_warps(problem, model);
         few_warps.into_iter().chain([tiles, 1].map(|by| adapted(model, by)))
     });
-    let model = models.flatten().find(fits);
+    let model = modelled.flatten().find(fits);
     let others = || {
         let all = candidates(&single, slots).into_iter();
         let all = all.filter(|chosen| !matches!(chosen, Chosen::WarpGroup(_)));
         all.filter_map(|chosen| adapted(chosen, 1).ok())
     };
     let found = model.or_else(|| others().find(fits));
-    let unfit = || Unscheduled::Shape {
-        what: "slots of a token block",
-        value: slots,
-        rule: "expected a number of tokens that blocks of a schedule take here",
+    let unfit = || match models(&single, slots).flatten().next() {
+        Some(model) if problem.stack.is_some_and(|stack| stack.combined) => {
+            Unscheduled::Combined(model.name())
+        }
+        _ => Unscheduled::Shape {
+            what: "slots of a token block",
+            value: slots,
+            rule: "expected a number of tokens that blocks of a schedule take here",
+        },
     };
     found.ok_or_else(unfit)
 }

@@ -56,6 +56,22 @@ impl Constants {
         }
     }
 
+    /// The constants of rows, and where they come from.
+    pub(super) const fn of_rows(
+        &self,
+        io: &ProductBuffers,
+    ) -> [(Option<SharedId>, Option<BufferId>); 2] {
+        [(self.channel_scale, io.channel_scale), (self.bias, io.bias)]
+    }
+
+    /// The constants of tokens, and where they come from.
+    pub(super) const fn of_tokens(
+        &self,
+        io: &ProductBuffers,
+    ) -> (Option<SharedId>, Option<BufferId>) {
+        (self.x_scale, io.x_scale)
+    }
+
     /// Starts the copies of the rows' constants; no earlier kernel writes them.
     pub(super) fn copy_rows(
         &self,
@@ -64,8 +80,8 @@ impl Constants {
         rows: RowRange,
         by: Participants,
     ) {
-        for (to, from) in [(self.channel_scale, io.channel_scale), (self.bias, io.bias)] {
-            copy(b, (to, from), rows.count, by, |b, at, _| {
+        for of in self.of_rows(io) {
+            copy(b, of, rows.count, by, |b, at, _| {
                 let number = b.add(rows.first, at);
                 let (number, matrix) = rows.matrix.row(b, number, rows.of_tile);
                 let there = b.less(number, rows.end);
@@ -83,7 +99,7 @@ impl Constants {
         (first, tokens): (Operand, &TokenRows),
         by: Participants,
     ) {
-        copy(b, (self.x_scale, io.x_scale), tokens.count(), by, |b, at, certain| {
+        copy(b, self.of_tokens(io), tokens.count(), by, |b, at, certain| {
             let number = b.add(first, at);
             let token = tokens.token_of(b, (number, at), certain);
             let exists = tokens.exists(b, token);
@@ -122,7 +138,7 @@ fn by_token(problem: &Problem) -> bool {
 
 /// Copies a constant; `source` gives the word of a thread's constant and whether there is one. It learns
 /// whether the number of the constant is certainly below their count.
-fn copy(
+pub(super) fn copy(
     b: &mut Builder,
     (to, from): (Option<SharedId>, Option<BufferId>),
     count: u32,

@@ -5,6 +5,7 @@
 //! stores its sums in its own slot of the workspace, and the last block to arrive adds the slots in order:
 //! no block waits, and the result does not depend on which block is last.
 
+mod combined;
 pub(super) mod gated;
 mod ops;
 mod split_k;
@@ -12,10 +13,13 @@ mod swizzle;
 
 use super::buffers::ProductBuffers;
 use super::chunk::width;
+use super::combined::ExpertsOfToken;
 use super::constants::Constants;
 use super::mapping::MainLoop;
 use super::participants::Participants;
 use super::rows::TokenRows;
+use std::ops::Range;
+
 use crate::ir::{
     Address, Binary, Builder, Cache, Extent, Half, Operand, Reg, SharedId, Special, Type, Width,
     Word,
@@ -54,6 +58,8 @@ pub(super) struct Epilogue<'p> {
     pub(super) token_block: (Operand, Operand, Extent),
     /// The block's number among those that split K.
     pub(super) split: Operand,
+    /// The experts whose sums the block's partial sums are, if results are added over them.
+    pub(super) experts: Option<ExpertsOfToken>,
 }
 
 /// The accumulators of a lane.
@@ -94,14 +100,22 @@ impl Epilogue<'_> {
         let shared = b.shared_block("sums", Word::U32, words, layout, 16, over);
         self.leave(b, held, shared);
         self.participants.wait(b);
+        if let Some(experts) = &self.experts {
+            self.each(b, self.rows, |b, place| {
+                let values = self.combined(b, experts, shared, place);
+                self.store(b, place, &values);
+            });
+            return;
+        }
+        let all = 0..self.parts;
         if self.splits == 1 {
-            self.each_result(b, |b, place| self.total(b, shared, place));
+            self.each_result(b, |b, place| self.total(b, shared, place, all.clone()));
             return;
         }
         let workspace = Workspace::declare(b, self);
         b.comment("this block's sums, into its own slot");
         self.each(b, self.rows, |b, place| {
-            let values = self.total(b, shared, place);
+            let values = self.total(b, shared, place, all.clone());
             let to = workspace.slot(b, self, self.split, place);
             b.store(to, &values, self.width(), None);
         });
@@ -193,11 +207,17 @@ impl Epilogue<'_> {
         self.rows / self.main.problem.together()
     }
 
-    /// The sum of the block's partial sums, for as many rows as a thread writes at once.
-    fn total(&self, b: &mut Builder, shared: SharedId, [token, row]: [Operand; 2]) -> Vec<Operand> {
+    /// The sum of some of the block's partial sums, for as many rows as a thread writes at once.
+    fn total(
+        &self,
+        b: &mut Builder,
+        shared: SharedId,
+        [token, row]: [Operand; 2],
+        parts: Range<u32>,
+    ) -> Vec<Operand> {
         let at = self.swizzle().word(b, [token, row]);
         let mut total = Vec::new();
-        for part in 0..self.parts {
+        for part in parts {
             let from = Address::new(shared, at).plus(part * self.tokens * self.rows);
             let next = b.load_as(Type::F32, from, self.width(), None, Cache::Default);
             total = added(b, &total, &next);

@@ -89,6 +89,11 @@ pub trait Schedule: FreeChoices {
     /// Tokens of a block; slots of a token block in an expert layer.
     fn block_tokens(&self) -> u32;
 
+    /// Whether blocks may add the rows of a token's experts ([`Stack::combined`]).
+    fn combines_experts(&self) -> bool {
+        false
+    }
+
     /// Whether blocks copy the rows of x of whole token blocks of an expert layer: those of slots without a
     /// pair too, if their token block is in use.
     fn copies_token_blocks(&self, _stack: Stack) -> bool {
@@ -100,6 +105,9 @@ pub trait Schedule: FreeChoices {
     /// # Errors
     /// The rule that the choices break.
     fn checked<'p>(&self, problem: &'p Problem) -> Result<MainLoop<'p>, Unscheduled> {
+        if problem.stack.is_some_and(|stack| stack.combined) && !self.combines_experts() {
+            return Err(Unscheduled::Combined(self.name()));
+        }
         let main = self.main_loop(problem);
         self.check(&main).map(|()| main)
     }

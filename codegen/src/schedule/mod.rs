@@ -19,6 +19,7 @@ mod choices;
 mod choose;
 mod choose_stacked;
 mod chunk;
+mod combined;
 mod constants;
 mod dequantise;
 mod epilogue;

@@ -25,7 +25,7 @@ pub(super) struct OrderArray {
     /// B: slots of a token block.
     pub(super) slots: u32,
     /// The router weights of pairs, f32, if the array has none.
-    weights: Option<BufferId>,
+    pub(super) weights: Option<BufferId>,
 }
 
 /// The addresses of the array's words.

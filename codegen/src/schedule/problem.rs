@@ -359,6 +359,12 @@ impl Problem {
         if stack.weighted && stack.product != ExpertProduct::Down {
             return shape("shards", stack.shards, "only rows of pairs are weighted");
         }
+        if stack.combined && (stack.product != ExpertProduct::Down || !stack.direct) {
+            return shape("shards", stack.shards, "only rows of unsorted pairs are added");
+        }
+        if stack.shared.is_some() && !stack.combined {
+            return shape("shards", stack.shards, "shared experts are added to sums of pairs");
+        }
         if stack.operand == OperandOf::Matrix && stack.together() > 1 {
             let rule = "matrices that a block multiplies together read the same rows of x";
             return shape("shards", stack.shards, rule);

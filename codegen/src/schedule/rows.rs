@@ -78,6 +78,11 @@ impl TokenRows {
         Self { block, tokens, apart: tokens, of: Rows::Single { m } }
     }
 
+    /// The one token `token` of a product with a row of x a token, for a block with so many tokens; `end` is the next one.
+    pub(super) const fn only(token: Operand, tokens: u32, end: Operand) -> Self {
+        Self { block: token, tokens, apart: 1, of: Rows::Single { m: end } }
+    }
+
     /// The slots of a token block of an expert layer, for a block with so many tokens; the shard's rows of y
     /// begin at `shard_rows`.
     pub(super) const fn routed(

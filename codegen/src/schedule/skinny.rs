@@ -26,6 +26,7 @@ use crate::ir::{
 
 use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
+use super::combined::{CombinedBlock, ExpertsOfToken};
 use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, Scales, StepOfA, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
@@ -58,8 +59,10 @@ struct Skinny<'p> {
     split: Option<Operand>,
     /// The number of the block's tile of y along the tokens, and the number of such tiles.
     token_block: (Operand, Operand, Extent),
-    /// The tokens.
+    /// The tokens of the warp: of all warps the same, unless the block combines experts.
     rows: TokenRows,
+    /// The block's token, if it combines its experts, and whether the expert of this warp is here.
+    combined: Option<(CombinedBlock, Operand)>,
     /// The matrix.
     matrix: Matrix,
     /// Per tile of rows, this lane's first word of codes of each plane.
@@ -111,6 +114,11 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     let io = ProductBuffers::declare(&mut b, main.problem, tile.tokens);
     match main.problem.stack.zip(io.order) {
         None => Skinny::start(&mut b, (main, x_fragment), (tile, io)).write(&mut b),
+        Some(experts) if experts.0.combined => {
+            let place = ((io.m, main.problem.n), blocks);
+            let block = CombinedBlock::begin(&mut b, experts, place, tile.programmatic);
+            Skinny::start_combined(&mut b, (main, x_fragment), (tile, io), block).write(&mut b);
+        }
         Some(experts) => {
             let shape = (blocks, tile.splits);
             let block = RoutedBlock::begin(&mut b, experts, shape, tile.programmatic);
@@ -148,6 +156,7 @@ impl<'p> Skinny<'p> {
             split: None,
             token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
             rows: TokenRows::single(0u32.into(), tile.tokens, m),
+            combined: None,
             matrix: Matrix::SINGLE,
             codes: Vec::new(),
             params: Vec::new(),
@@ -175,6 +184,39 @@ impl<'p> Skinny<'p> {
             split: Some(block.split),
             token_block: block.y_block(b),
             rows: block.rows(b, tile.tokens),
+            combined: None,
+            matrix,
+            codes: Vec::new(),
+            params: Vec::new(),
+        };
+        this.place_tiles(b);
+        this
+    }
+
+    /// [`Self::start`] for a block that combines the experts of a token.
+    fn start_combined(
+        b: &mut Builder,
+        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
+        (tile, io): (SkinnyTile, ProductBuffers),
+        block: CombinedBlock,
+    ) -> Self {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        b.comment("this warp's expert of the token");
+        let choice = b.div(warp, tile.warps_of_matrix(main.problem));
+        let pair = block.pair(b, choice);
+        let (here, matrix) = block.expert(b, pair, true.into());
+        let mut this = Self {
+            main,
+            x_fragment,
+            tile,
+            io,
+            lane,
+            warp,
+            block: block.row_block,
+            split: Some(0u32.into()),
+            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
+            rows: block.rows_of_pair(pair, tile.tokens),
+            combined: Some((block, here)),
             matrix,
             codes: Vec::new(),
             params: Vec::new(),
@@ -255,7 +297,8 @@ impl<'p> Skinny<'p> {
         let some = b.less(start, end);
         self.load(b, &flight, start, some);
         let (rows, tokens) = (self.rows(), self.tile.tokens);
-        let constants = Constants::declare(b, self.main.problem, rows, tokens);
+        let added = self.tile.matrices(self.main.problem);
+        let constants = Constants::declare(b, self.main.problem, added * rows, added * tokens);
         let first = b.mul(self.block, rows);
         let of_rows = RowRange {
             first,
@@ -264,7 +307,9 @@ impl<'p> Skinny<'p> {
             matrix: self.matrix,
             of_tile: self.main.problem.plan.native.rows,
         };
-        constants.copy_rows(b, &self.io, of_rows, self.participants());
+        if self.combined.is_none() {
+            constants.copy_rows(b, &self.io, of_rows, self.participants());
+        }
         let table = Table::declare(b, &self.main.problem.plan.dequant);
         if table.is_some() {
             self.participants().wait(b);
@@ -275,8 +320,18 @@ impl<'p> Skinny<'p> {
         if programmatic {
             b.push(Op::GridWait);
         }
-        let first = self.rows.number(b, 0u32.into());
-        constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
+        let experts = match self.combined {
+            Some((block, _)) => {
+                let of = (&constants, &self.io);
+                block.copy_constants(b, of, (of_rows, tokens), self.participants());
+                Some(block.copy_experts(b, self.participants()))
+            }
+            None => {
+                let first = self.rows.number(b, 0u32.into());
+                constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
+                None
+            }
+        };
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
         b.for_each(start, end, 1u32, "k_tile", |b, k_tile| {
@@ -303,7 +358,7 @@ impl<'p> Skinny<'p> {
             first_row: 0u32.into(),
             lane: self.lane,
         };
-        self.epilogue(b, constants).write(b, &held, None);
+        self.epilogue(b, constants, experts).write(b, &held, None);
     }
 
     /// Rows of a block.
@@ -311,9 +366,18 @@ impl<'p> Skinny<'p> {
         self.tile.row_tiles * self.main.problem.plan.native.rows
     }
 
-    fn epilogue(&self, b: &mut Builder, constants: Constants) -> Epilogue<'p> {
+    fn epilogue(
+        &self,
+        b: &mut Builder,
+        constants: Constants,
+        experts: Option<ExpertsOfToken>,
+    ) -> Epilogue<'p> {
         let (main, tile) = (self.main, self.tile);
         let split = self.split(b);
+        let token_rows = match self.combined {
+            Some((block, _)) => block.row_of_y(b, tile.tokens),
+            None => self.rows,
+        };
         Epilogue {
             main,
             io: self.io,
@@ -324,10 +388,11 @@ impl<'p> Skinny<'p> {
             splits: tile.splits,
             at_once: 1,
             participants: self.participants(),
-            token_rows: self.rows,
+            token_rows,
             row_block: (self.block, main.problem.grid_row_tiles().div_ceil(tile.row_tiles)),
             token_block: self.token_block,
             split,
+            experts,
         }
     }
 
@@ -345,18 +410,24 @@ impl<'p> Skinny<'p> {
         Participants::block(self.tile.warps)
     }
 
-    /// The k-tiles of this warp: whole ones, distributed evenly over the warps of all blocks that split
-    /// K.
+    /// The k-tiles of this warp: whole ones, distributed evenly over the warps that multiply its matrix, of all blocks
+    /// that split K.
     fn k_tiles_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
-        let parts = self.tile.splits * self.tile.warps;
+        let warps = self.tile.warps_of_matrix(self.main.problem);
+        let parts = self.tile.splits * warps;
         let k_iters = self.main.k_iters();
         b.comment("this warp's k-tiles");
         let split = self.split(b);
-        let part = b.mad(split, self.tile.warps, self.warp);
+        let warp = if self.combined.is_some() { b.rem(self.warp, warps) } else { self.warp };
+        let part = b.mad(split, warps, warp);
         let share = b.mul(part, k_iters);
         let start = b.div(share, parts);
         let share = b.add(share, k_iters);
         let end = b.div(share, parts);
+        let end = match self.combined {
+            Some((_, here)) => b.select(here, end, start),
+            None => end,
+        };
         (start, end)
     }
 

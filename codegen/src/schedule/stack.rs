@@ -9,6 +9,7 @@
 //! rows apart in the block, whatever the instruction's lanes hold.
 
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::format::FloatFormat;
 
 use crate::ir::{Builder, Extent, Operand};
 
@@ -29,6 +30,10 @@ pub struct Stack {
     pub direct: bool,
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
     pub weighted: bool,
+    /// Whether y has a row a token instead, the sum of its pairs' rows in the order of choice; of direct products alone.
+    pub combined: bool,
+    /// The type of what shared experts give, [M, N], if it is added to these sums.
+    pub shared: Option<FloatFormat>,
     /// Which matrices read the same rows of x. Beyond [`OperandOf::Row`] x has a row per slot in the first
     /// product too, or one per shard and slot.
     pub operand: OperandOf,
@@ -66,6 +71,11 @@ impl Stack {
         self.product == ExpertProduct::Down
     }
 
+    /// Matrices whose sums of a row a block adds to one another: the experts of a token, or one.
+    pub(super) const fn added(self) -> u32 {
+        if self.combined { self.top_k } else { 1 }
+    }
+
     /// Rows of x per slot, if x has rows of slots.
     pub(super) const fn x_rows_of_slot(self) -> u32 {
         let rows = self.operand.of_slot(self.shards);
@@ -80,16 +90,31 @@ impl Stack {
 
     /// The part of a kernel's name.
     pub(super) fn label(self) -> String {
-        let Self { product, experts, shards, top_k, gate, direct, weighted, operand } = self;
+        let Self {
+            product,
+            experts,
+            shards,
+            top_k,
+            gate,
+            direct,
+            weighted,
+            combined,
+            shared,
+            operand,
+        } = self;
         let gate = gate.map_or(String::new(), |gate| format!("_{}", gate_name(gate)));
         let direct = if direct { "d" } else { "" };
         let weighted = if weighted { "w" } else { "" };
+        let combined = if combined { "c" } else { "" };
+        let shared = shared.map_or(String::new(), |own| format!("_shared_{own}"));
         let operand = match operand {
             OperandOf::Row => "",
             OperandOf::Expert => "e",
             OperandOf::Matrix => "m",
         };
-        format!("_{product}_x{experts}s{shards}k{top_k}{direct}{weighted}{operand}{gate}")
+        format!(
+            "_{product}_x{experts}s{shards}k{top_k}{direct}{weighted}{combined}{operand}{gate}{shared}"
+        )
     }
 }
 

@@ -282,6 +282,7 @@ impl Block<'_> {
             row_block: (self.row_block, main.problem.row_tiles()),
             token_block: (self.token_block, token_blocks, Extent::CeilDiv(self.io.m, tokens)),
             split: self.split,
+            experts: None,
         };
         // No copy and no product uses the stages any more.
         let over = self.tile.sums_take_codes(main).then_some(codes);

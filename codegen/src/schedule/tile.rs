@@ -390,6 +390,7 @@ impl<'p> Tile<'p> {
             row_block: (self.row_block, shape.row_blocks(main.problem)),
             token_block: (self.token_block, token_blocks, extent),
             split: self.split,
+            experts: None,
         }
     }
 }

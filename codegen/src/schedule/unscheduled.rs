@@ -74,6 +74,9 @@ pub enum Unscheduled {
         /// The rule.
         rule: ChoiceRule,
     },
+    /// The sum of a token's experts by a schedule whose blocks do not add them.
+    #[error("blocks of the schedule {0} do not add the experts of a token")]
+    Combined(&'static str),
     /// Programmatic dependent launch on a target without that feature.
     #[error("programmatic dependent launch is not supported on {0}")]
     DependentLaunch(&'static str),
@@ -304,6 +307,11 @@ pub enum ChoiceRule {
     /// Of every schedule: tiles of a block and the matrices of a stack that it multiplies together.
     #[error("a block has tiles of all matrices that it multiplies together")]
     Together,
+    /// Of skinny blocks that add the experts of a token.
+    #[error(
+        "blocks that add the experts of a token have one token, whole rows of K and equally many warps for each expert"
+    )]
+    Combined,
     /// Of every schedule that splits K.
     #[error("splits must be at least 1, and at most the number of k-tiles of K")]
     Splits,

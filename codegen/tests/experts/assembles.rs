@@ -126,6 +126,8 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             output: if gate.is_some() { own } else { F32 },
             direct: false,
             weighted: false,
+            combined: false,
+            shared: None,
             operand,
         };
         let made = Jit.choose_stacked(&request, &stacked, 16).unwrap();
@@ -173,6 +175,8 @@ fn tiles(target: &str, share: Share) -> Vec<(String, String)> {
                     output: if up { BF16 } else { F32 },
                     direct: false,
                     weighted: !up,
+                    combined: false,
+                    shared: None,
                     operand: OperandOf::Row,
                 };
                 let made = Jit.choose_stacked(&request, &stacked, 200);

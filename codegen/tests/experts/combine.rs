@@ -157,7 +157,7 @@ pub(super) fn check_combine(
         .words("ids", &pairs.ids.iter().map(|id| id.cast_unsigned()).collect::<Vec<_>>())
         .bytes("parts", encoded(type_of_parts, &parts))
         .floats("router_weights", &pairs.weights)
-        .bytes("shared", encoded(own, &added));
+        .bytes("shared_y", encoded(own, &added));
     let mut kernel = combine(&problem);
     change(&mut kernel);
     launched.run(kernel)?;

@@ -69,6 +69,8 @@ fn keys(scheme: &str, target: &str, whole: bool) -> Option<Keys> {
         output: F32,
         direct: false,
         weighted: false,
+        combined: false,
+        shared: None,
         operand: OperandOf::Row,
     };
     let only = JitWithOverrides::new("use warp_group".parse().unwrap());

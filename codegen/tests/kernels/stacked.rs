@@ -60,6 +60,8 @@ pub const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
         gate: None,
         direct: false,
         weighted: false,
+        combined: false,
+        shared: None,
         operand: OperandOf::Row,
     }
 }
@@ -71,7 +73,7 @@ type Bound = (BufferRole, Contents);
 pub struct RandomStack {
     scheme: Scheme,
     activation: Activation,
-    own: FloatFormat,
+    pub own: FloatFormat,
     pub problem: Problem,
     stack: Stack,
     tokens: usize,
@@ -221,7 +223,14 @@ impl RandomStack {
         let order = Contents::from_words(&order);
         let role = if direct { BufferRole::Ids } else { BufferRole::Order };
         let weights: Vec<u32> = match direct {
-            true => (0..of_slots.len()).map(|pair| (2.0 - pair as f32 / 16.0).to_bits()).collect(),
+            // Of a pair without an expert the weight may be anything.
+            true => {
+                let weight = |(pair, slot): (usize, &u32)| match *slot {
+                    NONE => f32::NAN,
+                    _ => 2.0 - pair as f32 / 16.0,
+                };
+                of_slots.iter().enumerate().map(|of| weight(of).to_bits()).collect()
+            }
             false => order.words().split_off(order.words().len() - of_slots.len()),
         };
         let mut given = vec![
@@ -254,6 +263,11 @@ impl RandomStack {
                 }
             };
             given.push((*role, contents));
+        }
+        let shared = kernel.buffers.iter().find(|buffer| buffer.role == Some(BufferRole::Shared));
+        if let Some(buffer) = shared {
+            let own = if buffer.word.bytes() == 4 { F32 } else { self.own };
+            given.push((BufferRole::Shared, Contents::from_bytes(self.shared(own).1)));
         }
         let (y, report) = launch(kernel, &self.sizes(), given, seed)?;
         Ok(Run { y, of_slots, order, weights, report })
@@ -329,6 +343,50 @@ impl RandomStack {
             None => word,
         };
         words.map(times).collect()
+    }
+
+    /// The same product without an order of pairs, with rows of y that are sums of a token's experts, weighted or not, in
+    /// f32 or in the 16-bit type of x, and of [`Self::shared`] of a type.
+    pub fn combined(&self, weighted: bool, rounded: bool, shared: Option<FloatFormat>) -> Problem {
+        let output = if rounded { Number::Float(self.own) } else { NUMBER_F32 };
+        let problem = self.problem.clone().giving(output).unwrap();
+        let stack = Stack { direct: true, weighted, combined: true, shared, ..self.stack };
+        problem.stacked(stack).unwrap()
+    }
+
+    /// What shared experts give, as numbers and as bytes of a type.
+    fn shared(&self, own: FloatFormat) -> (Vec<f32>, Vec<u8>) {
+        let (count, width) = (self.tokens * self.problem.n as usize, own.bits() as usize / 8);
+        let values = (0..count).map(|at| 1.5 - (at % 7) as f32);
+        let encoded = |value: f32| {
+            let code = Number::Float(own).encode(f64::from(value), Overflow::Special) as u32;
+            code.to_le_bytes().into_iter().take(width)
+        };
+        (values.clone().collect(), values.flat_map(encoded).collect())
+    }
+
+    /// The words of such rows in f32, from those of pairs and the weights of a run, and shared experts if there are any.
+    pub fn sums_of_pairs(
+        &self,
+        plain: &Run,
+        run: &Run,
+        weighted: bool,
+        shared: Option<FloatFormat>,
+    ) -> Vec<u32> {
+        let shared = shared.map(|own| self.shared(own).0);
+        let (n, top_k) = (self.problem.n as usize, self.stack.top_k as usize);
+        let parts = plain.y.words();
+        let sum = |(token, column): (usize, usize)| {
+            let pairs =
+                (token * top_k..(token + 1) * top_k).filter(|pair| self.experts[*pair].is_some());
+            let sum = pairs.fold(0.0f32, |sum, pair| {
+                let weight = if weighted { f32::from_bits(run.weights[pair]) } else { 1.0 };
+                weight.mul_add(f32::from_bits(parts[pair * n + column]), sum)
+            });
+            shared.as_ref().map_or(sum, |shared| sum + shared[token * n + column]).to_bits()
+        };
+        let rows = (0..self.tokens).flat_map(|token| (0..n).map(move |column| (token, column)));
+        rows.map(sum).collect()
     }
 
     /// The same product with a gate, whose y is of the type of x; and without an order of pairs.

@@ -161,6 +161,10 @@ pub struct Stacked {
     /// Whether a row of y, one a pair, is multiplied by the pair's router weight: that of the order, or of
     /// [`BufferRole::RouterWeights`] if the product is direct.
     pub weighted: bool,
+    /// Whether y has a row a token instead, the sum of its pairs' rows in the order of choice: of a direct second product.
+    pub combined: bool,
+    /// The type of what shared experts give, [M, N], if it is added to these sums.
+    pub shared: Option<FloatFormat>,
     /// Which matrices read the same rows of x; beyond [`OperandOf::Row`] rows of x are those of
     /// [`Products::operand_stacked`].
     pub operand: OperandOf,

@@ -48,10 +48,10 @@ const AHEAD: u32 = 8;
 /// | `ids` | u32 `[R]`: an expert that is here below L | pairs are not sorted |
 /// | `parts` | f32 or 16 bits [R, H], rows of pairs without an expert here unwritten | |
 /// | `router_weights` | f32 [M, k] | parts are weighted |
-/// | `shared` | own [M, H] | there are shared experts |
+/// | `shared_y` | own [M, H] | there are shared experts |
 /// | `y` | output [M, H] | written |
 ///
-/// The sum is in f32, in the order of choice: each part by one fused multiply-add, then `shared`, then one
+/// The sum is in f32, in the order of choice: each part by one fused multiply-add, then `shared_y`, then one
 /// rounding to the type of y. Pairs without an expert here are left out, whatever their weights are.
 pub fn combine(problem: &CombineProblem) -> Kernel {
     let &CombineProblem { target, parts, own, output, hidden, top_k, .. } = problem;

@@ -13,7 +13,7 @@ pub(super) const THREADS: u32 = 256;
 
 /// A type of elements, and how many neighbours a thread takes.
 #[derive(Clone, Copy)]
-pub(super) struct Elements {
+pub(in crate::schedule) struct Elements {
     /// f32 if `None`.
     half: Option<Half>,
     /// 1, 2, 4 or 8: 16 bytes at most.
@@ -30,7 +30,7 @@ impl Elements {
     }
 
     /// Elements of rows of so many columns: as many neighbours as every row has whole groups of, up to four.
-    pub(super) fn of(format: FloatFormat, columns: u32) -> Self {
+    pub(in crate::schedule) fn of(format: FloatFormat, columns: u32) -> Self {
         let half = match format {
             F16 => Some(Half::F16),
             BF16 => Some(Half::Bf16),
@@ -40,7 +40,7 @@ impl Elements {
     }
 
     /// A buffer of such elements.
-    pub(super) fn buffer(
+    pub(in crate::schedule) fn buffer(
         self,
         b: &mut Builder,
         role: BufferRole,
@@ -67,7 +67,7 @@ impl Elements {
     }
 
     /// Neighbours as f32; 0 where the condition is false.
-    pub(super) fn load(
+    pub(in crate::schedule) fn load(
         self,
         b: &mut Builder,
         from: Address,

@@ -16,7 +16,7 @@
 
 mod activate;
 mod combine;
-mod elements;
+pub(super) mod elements;
 pub mod exponential;
 pub mod function;
 pub mod logarithm;

@@ -1,8 +1,11 @@
 //! The free choices of a skinny kernel, and the model that chooses them.
 
+use std::cmp::Reverse;
+
 use super::skinny;
 use crate::ir::{Half, Kernel};
 use crate::schedule::choices::choices;
+use crate::schedule::combined::CombinedBlock;
 use crate::schedule::constants::Constants;
 use crate::schedule::epilogue::{Epilogue, ORDER};
 use crate::schedule::input::InputScale;
@@ -11,6 +14,7 @@ use crate::schedule::interface::{
 };
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
+use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
 use crate::schedule::unscheduled::{ChoiceRule, Unscheduled};
 use crate::target::Feature;
@@ -42,6 +46,10 @@ const SMS: u32 = 128;
 const ONE_TILE: u32 = 2 * SMS;
 /// Words of codes of a lane in a k-tile that leave registers for levels of scales and 12 warps: with one token, and several.
 const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
+/// The most warps of a block.
+const MOST_WARPS: u32 = 32;
+/// Tokens of a block that adds the experts of one: as many as products of one token have.
+const MOST_COMBINED_TOKENS: u32 = 2;
 /// The largest M of a skinny product.
 const MOST_TOKENS: u32 = 16;
 /// Words of codes in flight per lane of an SM that are enough: 48 KB per SM. More would be better, but
@@ -134,6 +142,7 @@ impl Schedule for SkinnyTile {
             ((1..=32).contains(&self.warps), ChoiceRule::Warps),
             ((1..=32).contains(&self.min_blocks), ChoiceRule::BlocksOfSm),
             ((1..=main.k_iters()).contains(&self.splits), ChoiceRule::Splits),
+            (self.combines(main.problem), ChoiceRule::Combined),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(broken_rule(self, rule)),
@@ -159,6 +168,10 @@ impl Schedule for SkinnyTile {
         self.tokens
     }
 
+    fn combines_experts(&self) -> bool {
+        true
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         skinny(main, *self)
     }
@@ -181,6 +194,49 @@ impl SkinnyTile {
         }
     }
 
+    /// The tile for the pairs of so many tokens, each of which has blocks of its own: of those that fit the one with the
+    /// most bytes in flight, then with the fewest k-tiles of a warp one after another, then with the fewest warps
+    /// (docs/performance/experts.md).
+    pub(in crate::schedule) fn of_pairs(problem: &Problem, tokens: u32) -> Option<Self> {
+        let (main, stack) = (&MainLoop::new(problem), problem.stack?);
+        let added = stack.added();
+        let of_rows = tokens * stack.top_k / added;
+        let tiles = [1, 2].into_iter().flat_map(|row_tiles| {
+            [1, 2, 3, 4, 6, 8, 12, 16].into_iter().flat_map(move |warps| {
+                let warps = warps * added;
+                [1, 2, 3, 4].map(|blocks| Self::whole(main, 1, [row_tiles, warps, blocks]))
+            })
+        });
+        let tiles = tiles.filter(|tile| tile.warps <= MOST_WARPS && tile.fits(problem));
+        let score = |tile: &Self| {
+            let blocks = of_rows * problem.grid_row_tiles().div_ceil(tile.row_tiles);
+            let resident = blocks.min(SMS * tile.min_blocks);
+            let working = main.k_iters().div_ceil(tile.k_iters(main)) * added;
+            let words = resident * working * tile.row_tiles * main.k_tile_words() / SMS;
+            let waves = blocks.div_ceil(SMS * tile.min_blocks);
+            let longest = waves * tile.k_iters(main) * tile.row_tiles;
+            (Reverse(words.min(UNDER_WAY)), longest, tile.warps)
+        };
+        tiles.min_by_key(score)
+    }
+
+    /// Matrices whose sums of a row a block adds to one another, each by as many warps.
+    pub(super) fn matrices(&self, problem: &Problem) -> u32 {
+        problem.stack.map_or(1, Stack::added)
+    }
+
+    /// The warps of a block that multiply one matrix.
+    pub(super) fn warps_of_matrix(&self, problem: &Problem) -> u32 {
+        self.warps / self.matrices(problem)
+    }
+
+    /// Whether blocks may add the experts of a token, if they do.
+    fn combines(&self, problem: &Problem) -> bool {
+        let combined = problem.stack.is_some_and(|stack| stack.combined);
+        let even = self.warps.is_multiple_of(self.matrices(problem));
+        !combined || even && self.splits == 1 && self.tokens <= MOST_COMBINED_TOKENS
+    }
+
     /// The tile with split-K if there are fewer blocks than SMs: the fewest splits that give the fewest
     /// k-tiles per warp. A warp's time per k-tile is constant, so a split that saves no k-tile only adds
     /// the cost of its sums.
@@ -193,7 +249,7 @@ impl SkinnyTile {
 
     /// K-tiles of a warp, at most.
     fn k_iters(&self, main: &MainLoop<'_>) -> u32 {
-        main.k_iters().div_ceil(self.splits * self.warps)
+        main.k_iters().div_ceil(self.splits * self.warps_of_matrix(main.problem))
     }
 
     /// Words of codes in flight per SM, up to [`UNDER_WAY`].
@@ -271,7 +327,9 @@ impl SkinnyTile {
     /// Shared memory of a block in bytes: the sums of its warps.
     fn shared_bytes(&self, main: &MainLoop<'_>) -> u32 {
         let rows = self.row_tiles * main.problem.plan.native.rows;
-        let constants = Constants::words(main.problem, rows, self.tokens);
+        let added = self.matrices(main.problem);
+        let constants = Constants::words(main.problem, added * rows, added * self.tokens);
+        let constants = constants + CombinedBlock::words(main.problem.stack);
         let table = Table::words(main.problem);
         4 * (Epilogue::words(rows, self.tokens, self.warps) + constants + ORDER + table)
     }

@@ -139,14 +139,17 @@ struct Way {
     direct: bool,
     /// The first product applies the gate.
     fused: bool,
+    /// The second product adds the experts of a token.
+    combined: bool,
 }
 
 impl Way {
     /// The best first.
-    const ALL: [Self; 3] = [
-        Self { direct: true, fused: true },
-        Self { direct: false, fused: true },
-        Self { direct: false, fused: false },
+    const ALL: [Self; 4] = [
+        Self { direct: true, fused: true, combined: true },
+        Self { direct: true, fused: true, combined: false },
+        Self { direct: false, fused: true, combined: false },
+        Self { direct: false, fused: false, combined: false },
     ];
 }
 
@@ -155,7 +158,8 @@ impl fmt::Display for Way {
         let pairs = if self.direct { "pairs as they are" } else { "pairs sorted by expert" };
         let gate =
             if self.fused { "the gate in the first product" } else { "a kernel for the gate" };
-        write!(f, "{pairs}, {gate}")
+        let sum = if self.combined { ", the sum in the second product" } else { "" };
+        write!(f, "{pairs}, {gate}{sum}")
     }
 }
 
@@ -169,6 +173,20 @@ struct Launches {
     most: u64,
     /// The ways that were rejected, each with its reason.
     refused: Vec<String>,
+}
+
+/// The most tokens whose pairs are not sorted.
+const MOST_UNSORTED: u64 = 8;
+/// Pairs over the experts that a call is expected to meet, up to which pairs are not sorted: each reads its expert's
+/// weights, which sorted ones of one expert share. Of 128 experts and 8 a token 8 tokens have 1.24 (0.96 of the time of
+/// sorted pairs on an H200), of 8 and 2 two tokens 1.14 (0.81) and four 1.46 (1.10): docs/performance/experts.md.
+const MOST_ALIKE: f64 = 1.25;
+
+/// Whether so few tokens of k experts each hardly meet an expert twice, if they may meet any of them.
+fn few_meet_alike(experts: u64, (top_k, tokens): (u64, u64)) -> bool {
+    let (experts, top_k, m) = (experts.max(1) as f64, top_k as f64, tokens as f64);
+    let met = experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(m));
+    tokens <= MOST_UNSORTED && top_k * m <= MOST_ALIKE * met
 }
 
 /// Plans that a layer keeps.
@@ -293,12 +311,13 @@ impl<E: Executor> GpuExpertLayer<E> {
         narrow.then_some(output).into_iter().chain([F32]).collect()
     }
 
-    /// The choices of the two products for a way, with parts of a type, which are weighted or not.
+    /// The choices of the two products for a way, with rows of the second one of a type, which are weighted or not.
     fn choices(
         &self,
         requests: &[Request<'_>; 2],
         operands: [OperandOf; 2],
-        (way, parts, weighted): (Way, FloatFormat, bool),
+        (way, output, weighted): (Way, FloatFormat, bool),
+        shared: Option<FloatFormat>,
         (top_k, tokens): (u64, u64),
     ) -> Result<[(Stacked, StackedChoice); 2], ProductError> {
         let source = self.executor.source();
@@ -312,15 +331,28 @@ impl<E: Executor> GpuExpertLayer<E> {
             output: if way.fused { requests[0].input_dtype } else { F32 },
             direct: way.direct,
             weighted: false,
+            combined: false,
+            shared: None,
             operand: operands[0],
         };
         let of_slots = |slots: Option<u64>| {
             let gate_up = Stacked { slots, ..gate_up };
             let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
             let (product, slots) = (ExpertProduct::Down, Some(first.slots));
-            let (gate, output, operand) = (None, parts, operands[1]);
-            let down =
-                Stacked { product, shards: 1, slots, gate, output, weighted, operand, ..gate_up };
+            let (gate, combined, operand) = (None, way.combined, operands[1]);
+            let shared = shared.filter(|_| combined);
+            let down = Stacked {
+                product,
+                shards: 1,
+                slots,
+                gate,
+                output,
+                weighted,
+                combined,
+                shared,
+                operand,
+                ..gate_up
+            };
             let second = source.choose_stacked(&requests[1], &down, tokens);
             let both = second.map(|second| [(gate_up, first.clone()), (down, second)]);
             Ok::<_, Refusal>((first.slots, both))
@@ -356,17 +388,26 @@ impl<E: Executor> GpuExpertLayer<E> {
             }
         }
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
-        let unsorted = tokens == 1 && self.map.is_none() && key.routed != RoutedBy::Batched;
+        let unsorted = self.map.is_none()
+            && key.routed != RoutedBy::Batched
+            && few_meet_alike(local, (top_k, tokens));
         let batched = key.routed == RoutedBy::Batched;
         let on_input = self.layer.weight_on_input && !batched;
         let weighted = !(on_input || batched);
         let (mut refused, mut found) = (Vec::new(), None);
         let ways = Way::ALL.into_iter().filter(|way| unsorted || !way.direct);
         let types = self.types_of_parts(key.output, tokens * top_k);
-        for (way, parts) in ways.flat_map(|way| types.iter().map(move |parts| (way, *parts))) {
+        let of_way = |way: Way| {
+            let types = if way.combined { &[F32][..] } else { &types };
+            types.iter().map(move |parts| (way, *parts))
+        };
+        for (way, parts) in ways.flat_map(of_way) {
             // What is rounded has its weight already, so that it overflows where y does.
-            let of = (way, parts, weighted && parts != F32);
-            match self.choices(&requests, operands, of, (top_k, tokens)) {
+            let of = match way.combined {
+                true => (way, key.output, weighted),
+                false => (way, parts, weighted && parts != F32),
+            };
+            match self.choices(&requests, operands, of, key.shared, (top_k, tokens)) {
                 Ok(choices) => {
                     found = Some(Ok((way, parts, choices)));
                     break;
@@ -424,7 +465,8 @@ impl<E: Executor> GpuExpertLayer<E> {
             if way.direct { Count::RoutedRows } else { Count::token_blocks(local, slots) * slots };
         let sizes = [Count::M, rows];
         let summed = if way.fused { BufferRole::Hidden } else { BufferRole::Summed };
-        let ends = [(x, summed), (BufferRole::Hidden, BufferRole::Parts)];
+        let rows_of_down = if way.combined { BufferRole::Y } else { BufferRole::Parts };
+        let ends = [(x, summed), (BufferRole::Hidden, rows_of_down)];
         let mut between = (!way.fused).then(|| LaunchStep::new(kernels.gate));
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
             let (request, stacked) = (&requests[product], [&of_gate_up, &of_down][product]);
@@ -448,7 +490,9 @@ impl<E: Executor> GpuExpertLayer<E> {
             steps.push(step.bound(BufferRole::X, read).bound(BufferRole::Y, to));
             steps.extend(between.take());
         }
-        steps.push(routed(kernels.combine));
+        if !way.combined {
+            steps.push(routed(kernels.combine));
+        }
         Ok(Launches { steps, choices: [gate_up, down], parts, most, refused })
     }
 
