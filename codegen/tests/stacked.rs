@@ -150,9 +150,9 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
 fn products_of_experts_are_right() {
     let cases = [7, 1, 3, 17, 33].map(|tokens| (tokens, Routing::Random));
     let sweep = sweep::is_asked();
-    compared(Share::new(20, 24), (40, 608), if sweep { &cases } else { &cases[..1] });
+    compared(Share::new(20, 48), (40, 608), if sweep { &cases } else { &cases[..1] });
     if sweep {
-        compared(Share::new(6, 24), (72, 256), &cases[2..]);
+        compared(Share::new(6, 48), (72, 256), &cases[2..]);
     }
 }
 
@@ -225,6 +225,9 @@ fn keys_of_products_of_experts_give_kernels() {
                 let made = Jit.choose_stacked(&layer.request(), &stacked, tokens as u64).unwrap();
                 assert!(slots.is_none_or(|slots| slots == made.slots));
                 slots = Some(made.slots);
+                if product == ExpertProduct::Down && layer.problem.by_matrix() {
+                    sum_of_experts_by_its_key(&layer, &stacked);
+                }
                 let key = &made.choice.key;
                 assert!(
                     matches!(key.work, Work::Product { experts: Some(own), .. } if own.product == product)
@@ -237,6 +240,21 @@ fn keys_of_products_of_experts_give_kernels() {
             }
         }
     }
+}
+
+/// The key of a product that adds experts, and shared ones, gives its kernel.
+fn sum_of_experts_by_its_key(layer: &RandomStack, stacked: &Stacked) {
+    let (weighted, shared) = (true, Some(F32));
+    let of = Stacked { slots: None, direct: true, weighted, combined: true, shared, ..*stacked };
+    let made = Jit.choose_stacked(&layer.request(), &of, 1).unwrap();
+    let kernel = Jit.kernel(&made.choice.key).unwrap();
+    let problem = layer.combined(weighted, false, shared);
+    assert_eq!(
+        kernel.name,
+        choose_stacked(&problem, 1, None).unwrap().write(&problem).unwrap().name
+    );
+    let text = made.choice.key.to_string();
+    assert!(text.contains("weighted combined down and shared experts in f32"), "{text}");
 }
 
 /// Rows of pairs in 16 bits are those in f32, rounded: by every schedule on every target, also of odd length.
@@ -420,6 +438,37 @@ fn experts_of_a_token_are_added() {
     assert!(done > 30, "{done}");
 }
 
+/// One expert a token, as many as a block of NVIDIA has warps, and more than a block of AMD has, whose calls have `combine`.
+#[test]
+fn any_number_of_experts_is_added_or_refused() {
+    for (sm, top_k) in
+        [("sm_90a", 1), ("sm_90a", 16), ("sm_90a", 32), ("gfx942", 1), ("gfx942", 16)]
+    {
+        let stack = stack(ExpertProduct::Down, 4, top_k);
+        let routed = (1, Routing::Random);
+        let layer =
+            RandomStack::draw(&scheme(SCHEMES[0]), sm, (24, 264), stack, routed, 2).unwrap();
+        let problem = layer.combined(true, false, None);
+        let chosen = choose_stacked(&problem, 1, None).unwrap_or_else(|why| panic!("{sm}: {why}"));
+        let Chosen::Skinny(tile) = chosen else { panic!("{chosen:?}") };
+        let alone = Chosen::Skinny(SkinnyTile { warps: tile.warps / top_k, ..tile });
+        let plain = layer.run(&layer.kernel(alone, &layer.of_stack(None, true)), 1, 0).unwrap();
+        let run = layer.run(&layer.kernel(chosen, &problem), 1, 1).unwrap();
+        let expected = layer.sums_of_pairs(&plain, &run, true, None);
+        assert!(run.y.words() == expected, "{sm}, top {top_k}");
+    }
+    let refused = |sm, top_k| {
+        let stack = stack(ExpertProduct::Down, 4, top_k);
+        let routed = (1, Routing::Random);
+        let layer =
+            RandomStack::draw(&scheme(SCHEMES[0]), sm, (24, 264), stack, routed, 2).unwrap();
+        let why = choose_stacked(&layer.combined(true, false, None), 1, None);
+        why.err().map(|why| why.to_string()).unwrap_or_default()
+    };
+    assert!(refused("gfx942", 32).contains("as many warps for each"), "{}", refused("gfx942", 32));
+    assert!(refused("wgsl", 2).contains("schedule shader"), "{}", refused("wgsl", 2));
+}
+
 /// Other schedules, K split over blocks, several tokens and a number of warps that experts do not share alike are refused.
 #[test]
 fn experts_of_a_token_are_added_by_some_blocks_alone() {
@@ -441,6 +490,37 @@ fn experts_of_a_token_are_added_by_some_blocks_alone() {
     );
     let sorted = Stack { direct: false, ..problem.stack.unwrap() };
     assert!(problem.single().stacked(sorted).is_err());
+}
+
+/// On Hopper the pairs of a token take the skinny blocks that were measured (docs/performance/experts.md): row tiles, warps
+/// and blocks of a multiprocessor of both products.
+#[test]
+fn pairs_of_a_token_take_the_blocks_that_were_measured() {
+    let int4 = scheme((
+        "int4",
+        "weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16",
+    ));
+    let mxfp4 = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], activation: bf16";
+    let mxfp4 = scheme(("mxfp4", mxfp4));
+    let expected = [[(2, 8, 3), (1, 24, 1)], [(2, 8, 3), (2, 24, 1)], [(2, 8, 3), (2, 24, 1)]];
+    let layers = [(2048, 768, 8), (2880, 2880, 4), (4096, 14_336, 2)];
+    for ((hidden, intermediate, top_k), expected) in layers.into_iter().zip(expected) {
+        let scheme = if top_k == 4 { &mxfp4 } else { &int4 };
+        let of = |product, (n, k), gate, combined| {
+            let single =
+                Problem::new(scheme, &scheme.activations[0], target("sm_90a").unwrap(), (n, k));
+            let stack = stack(product, 16, top_k);
+            let stack = Stack { gate, direct: true, weighted: combined, combined, ..stack };
+            let problem = single.unwrap().giving(NUMBER_BF16).unwrap().stacked(stack).unwrap();
+            match choose_stacked(&problem, 1, None).unwrap() {
+                Chosen::Skinny(tile) => (tile.row_tiles, tile.warps, tile.min_blocks),
+                other => panic!("{other:?}"),
+            }
+        };
+        let gate_up = of(ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu), false);
+        let down = of(ExpertProduct::Down, (hidden, intermediate), None, true);
+        assert_eq!([gate_up, down], expected, "{hidden} x {intermediate}");
+    }
 }
 
 /// Layers whose kernels are compiled: the columns of x, the rows of a shard of the first product, experts.

@@ -591,7 +591,7 @@ const LAYERS: [(u32, u32, u32, u32); 3] =
 /// What is chosen for large layers, and other tiles, without spills and without waits that the assembler adds.
 #[test]
 fn tiles_assemble() {
-    let share = Share::new(37, 72);
+    let share = Share::new(37, 144);
     let Some(ptxas) = ptxas::find() else { return };
     let (mut failed, mut number) = (Vec::new(), 0);
     for (problem, slots) in SCHEMES.into_iter().chain(BYTES).flat_map(large) {

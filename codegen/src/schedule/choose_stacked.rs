@@ -135,15 +135,23 @@ fn of_slots(
         all.filter_map(|chosen| adapted(chosen, 1).ok())
     };
     let found = model.or_else(|| others().find(fits));
-    let unfit = || match models(&single, slots).flatten().next() {
-        Some(model) if problem.stack.is_some_and(|stack| stack.combined) => {
-            Unscheduled::Combined(model.name())
+    let unfit = || {
+        let of_name = |model: &Chosen| only.is_none_or(|only| model.name() == only);
+        let shape = |what, value, rule| Unscheduled::Shape { what, value, rule };
+        let combined = problem.stack.filter(|stack| stack.combined);
+        match (combined, models(&single, slots).flatten().find(of_name)) {
+            (Some(_), Some(model)) if !model.schedule().combines_experts() => {
+                Unscheduled::Combined(model.name())
+            }
+            (Some(stack), _) => {
+                let rule = "expected so few that a block has as many warps for each of them";
+                shape("top k", stack.top_k, rule)
+            }
+            (None, _) => {
+                let rule = "expected a number of tokens that blocks of a schedule take here";
+                shape("slots of a token block", slots, rule)
+            }
         }
-        _ => Unscheduled::Shape {
-            what: "slots of a token block",
-            value: slots,
-            rule: "expected a number of tokens that blocks of a schedule take here",
-        },
     };
     found.ok_or_else(unfit)
 }

@@ -8,7 +8,7 @@
 //! the product: a schedule chooses them (`mapping`).
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
-use quantloom_dsl::format::{F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::format::{BF16, F16, F32, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Accuracy, Activation, BufferRole, Code, Scheme, ZeroPointCorrection};
 
 use super::arrange::{Arranged, Order};
@@ -360,10 +360,12 @@ impl Problem {
             return shape("shards", stack.shards, "only rows of pairs are weighted");
         }
         if stack.combined && (stack.product != ExpertProduct::Down || !stack.direct) {
-            return shape("shards", stack.shards, "only rows of unsorted pairs are added");
+            return shape("top k", stack.top_k, "only rows of pairs that are not sorted are added");
         }
-        if stack.shared.is_some() && !stack.combined {
-            return shape("shards", stack.shards, "shared experts are added to sums of pairs");
+        let of_shared = |own| [F32, F16, BF16].contains(&own) && stack.combined;
+        if stack.shared.is_some_and(|own| !of_shared(own)) {
+            let rule = "shared experts in f32, f16 or bf16 are added to sums of pairs";
+            return shape("top k", stack.top_k, rule);
         }
         if stack.operand == OperandOf::Matrix && stack.together() > 1 {
             let rule = "matrices that a block multiplies together read the same rows of x";

@@ -10,6 +10,7 @@
 //! | gate_up, experts read x in different ways | slot | shard T B + slot |
 //! | gate_up, matrices do | shard T B + slot | shard T B + slot |
 //! | down | slot | pair |
+//! | down, experts of a token added | slot | token |
 //!
 //! A slot without a pair has no row: nothing of it is read or written. With a gate y has a row per slot, which
 //! is 0 for a slot without a pair, so that all rows of y are defined for the kernel that quantises them.

@@ -14,7 +14,8 @@
 //! are at the end of the k-tile, or, where dequantisation takes long, after the last use of each tile's
 //! codes ([`SkinnyTile::interleaved`]).
 //!
-//! With `splits` > 1 several blocks share the K of one range of rows: see `epilogue`.
+//! With `splits` > 1 several blocks share the K of one range of rows: see `epilogue`. A block of an expert layer's second
+//! product may have all experts of a token, which its warps share out: see `combined`.
 
 mod activation;
 mod choice;
@@ -102,13 +103,14 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         LaunchConfig { grid, threads, min_blocks, cluster: 1, programmatic: tile.programmatic };
     let name = main.problem.kernel_name(&tile.label());
     let summary = format!(
-        "y[m <= {}, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w; {} warps split K.",
+        "y[m <= {}, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w; {} warps split K{}.",
         tile.tokens,
         main.problem.n,
         main.problem.k,
         main.problem.plan.dequant,
         16 * tile.row_tiles,
-        tile.warps,
+        tile.warps_of_matrix(main.problem),
+        if tile.matrices(main.problem) > 1 { " of each expert" } else { "" },
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
     let io = ProductBuffers::declare(&mut b, main.problem, tile.tokens);

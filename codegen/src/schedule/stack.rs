@@ -28,7 +28,7 @@ pub struct Stack {
     pub gate: Option<Gate>,
     /// Whether each pair is a token block of its own with the expert of its id, and nothing is sorted.
     pub direct: bool,
-    /// Whether a row of y, one a pair, is multiplied by the pair's router weight.
+    /// Whether the row of a pair is multiplied by the pair's router weight.
     pub weighted: bool,
     /// Whether y has a row a token instead, the sum of its pairs' rows in the order of choice; of direct products alone.
     pub combined: bool,
@@ -72,7 +72,7 @@ impl Stack {
     }
 
     /// Matrices whose sums of a row a block adds to one another: the experts of a token, or one.
-    pub(super) const fn added(self) -> u32 {
+    pub(super) const fn summed_experts(self) -> u32 {
         if self.combined { self.top_k } else { 1 }
     }
 

@@ -309,7 +309,7 @@ pub enum ChoiceRule {
     Together,
     /// Of skinny blocks that add the experts of a token.
     #[error(
-        "blocks that add the experts of a token have one token, whole rows of K and equally many warps for each expert"
+        "blocks that add the experts of a token have tokens 1 or 2, whole rows of K and equally many warps for each expert"
     )]
     Combined,
     /// Of every schedule that splits K.

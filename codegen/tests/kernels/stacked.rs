@@ -359,7 +359,7 @@ impl RandomStack {
         let (count, width) = (self.tokens * self.problem.n as usize, own.bits() as usize / 8);
         let values = (0..count).map(|at| 1.5 - (at % 7) as f32);
         let encoded = |value: f32| {
-            let code = Number::Float(own).encode(f64::from(value), Overflow::Special) as u32;
+            let code = Number::Float(own).encode(f64::from(value), Overflow::Special);
             code.to_le_bytes().into_iter().take(width)
         };
         (values.clone().collect(), values.flat_map(encoded).collect())

@@ -5,8 +5,8 @@ use crate::ir::{Builder, Operand, SharedId};
 use crate::schedule::combined::ExpertsOfToken;
 
 impl Epilogue<'_> {
-    /// The results of some rows of a token, summed over its experts and those that all tokens share; each of its own has as many of the block's partial sums, one
-    /// expert's after another's.
+    /// The results of some rows of a token: the sum over its experts, and what shared experts give. The block's partial
+    /// sums are those of one expert after those of another, as many of each.
     pub(super) fn combined(
         &self,
         b: &mut Builder,

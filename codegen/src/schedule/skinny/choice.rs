@@ -195,12 +195,12 @@ impl SkinnyTile {
     }
 
     /// The tile for the pairs of so many tokens, each of which has blocks of its own: of those that fit the one with the
-    /// most bytes in flight, then with the fewest k-tiles of a warp one after another, then with the fewest warps
+    /// most bytes in flight (up to [`UNDER_WAY`]), then with the fewest k-tiles of a warp one after another, then with the fewest warps
     /// (docs/performance/experts.md).
     pub(in crate::schedule) fn of_pairs(problem: &Problem, tokens: u32) -> Option<Self> {
         let (main, stack) = (&MainLoop::new(problem), problem.stack?);
-        let added = stack.added();
-        let of_rows = tokens * stack.top_k / added;
+        let added = stack.summed_experts();
+        let of_rows = tokens.saturating_mul(stack.top_k) / added;
         let tiles = [1, 2].into_iter().flat_map(|row_tiles| {
             [1, 2, 3, 4, 6, 8, 12, 16].into_iter().flat_map(move |warps| {
                 let warps = warps * added;
@@ -209,7 +209,7 @@ impl SkinnyTile {
         });
         let tiles = tiles.filter(|tile| tile.warps <= MOST_WARPS && tile.fits(problem));
         let score = |tile: &Self| {
-            let blocks = of_rows * problem.grid_row_tiles().div_ceil(tile.row_tiles);
+            let blocks = problem.grid_row_tiles().div_ceil(tile.row_tiles).saturating_mul(of_rows);
             let resident = blocks.min(SMS * tile.min_blocks);
             let working = main.k_iters().div_ceil(tile.k_iters(main)) * added;
             let words = resident * working * tile.row_tiles * main.k_tile_words() / SMS;
@@ -222,7 +222,7 @@ impl SkinnyTile {
 
     /// Matrices whose sums of a row a block adds to one another, each by as many warps.
     pub(super) fn matrices(&self, problem: &Problem) -> u32 {
-        problem.stack.map_or(1, Stack::added)
+        problem.stack.map_or(1, Stack::summed_experts)
     }
 
     /// The warps of a block that multiply one matrix.
