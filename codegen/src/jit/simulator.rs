@@ -186,6 +186,10 @@ impl Executor for Simulator {
         &*self.source
     }
 
+    fn is_loaded(&self, key: &KernelKey) -> bool {
+        lock(&self.kernels).contains_key(key)
+    }
+
     fn kernel(&self, key: &KernelKey) -> Result<Arc<Simulated>, SimError> {
         if let Some(kernel) = lock(&self.kernels).get(key) {
             return Ok(kernel.clone());

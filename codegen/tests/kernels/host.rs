@@ -119,6 +119,10 @@ impl Executor for Host {
         &Jit
     }
 
+    fn is_loaded(&self, key: &KernelKey) -> bool {
+        self.kernels.lock().unwrap().contains_key(key)
+    }
+
     fn kernel(&self, key: &KernelKey) -> Result<Self::Kernel, ProductError> {
         if let Some(kernel) = self.kernels.lock().unwrap().get(key) {
             return Ok(kernel.clone());

@@ -101,6 +101,10 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
     }
 
     /// Loads nothing while somebody captures the stream: that could void the capture.
+    fn is_loaded(&self, key: &KernelKey) -> bool {
+        self.loader.loaded(key).is_some()
+    }
+
     fn kernel(&self, key: &KernelKey) -> Result<Arc<LoadedKernel<D>>, DriverError> {
         if let Some(kernel) = self.loader.loaded(key) {
             return Ok(kernel);

@@ -102,6 +102,9 @@ pub trait Executor: Send + Sync {
     /// The source's refusal, or what the device says.
     fn kernel(&self, key: &KernelKey) -> Result<Self::Kernel, Self::Error>;
 
+    /// Whether [`Self::kernel`] has the kernel of a key already.
+    fn is_loaded(&self, key: &KernelKey) -> bool;
+
     /// How a kernel is launched.
     fn rule<'k>(&self, kernel: &'k Self::Kernel) -> &'k LaunchRule;
 

@@ -8,6 +8,7 @@
 //! stream (`driver::engine`).
 
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
@@ -71,6 +72,29 @@ impl LaunchStep {
     fn product_of(&self, role: BufferRole) -> usize {
         if belongs_to_product(role) { self.product } else { 0 }
     }
+}
+
+/// The kernels of launches. Those that are not loaded yet are compiled side by side, each by a thread of its own: a call has
+/// few kernels, and each takes tens of milliseconds. What fails on another thread fails again on this one, which says why.
+fn kernels<E: Executor>(executor: &E, steps: &[LaunchStep]) -> Result<Vec<E::Kernel>, E::Error> {
+    let mut missing: Vec<&KernelKey> = Vec::new();
+    for LaunchStep { kernel, .. } in steps {
+        if !missing.contains(&kernel) && !executor.is_loaded(kernel) {
+            missing.push(kernel);
+        }
+    }
+    if let [first, others @ ..] = &missing[..] {
+        // What is said of a kernel goes where this thread's words go.
+        let told = tracing::dispatcher::get_default(Clone::clone);
+        let load = |kernel: &KernelKey| drop(standard(|| executor.kernel(kernel)));
+        thread::scope(|scope| {
+            for kernel in others {
+                scope.spawn(|| tracing::dispatcher::with_default(&told, || load(kernel)));
+            }
+            load(first);
+        });
+    }
+    steps.iter().map(|step| executor.kernel(&step.kernel)).collect()
 }
 
 /// Whether each product of a plan has a buffer of this role; otherwise there is one a plan.
@@ -319,8 +343,7 @@ impl<E: Executor> Chunk<E> {
         problem: ProblemSize,
         constant: impl Fn(usize, BufferRole) -> Option<Arc<E::Memory>>,
     ) -> Result<Self, ProductError> {
-        let kernels = steps.iter().map(|step| executor.kernel(&step.kernel));
-        let kernels: Vec<E::Kernel> = kernels.collect::<Result<_, _>>().map_err(Into::into)?;
+        let kernels = kernels(executor, steps).map_err(Into::into)?;
         let rules = kernels.iter().map(|kernel| executor.rule(kernel));
         let fault = |fault: PlanFault| ProductError::from(Refusal::Fault(Arc::new(fault)));
         let plan = LaunchPlan::new(steps.iter().zip(rules)).map_err(fault)?;

@@ -83,6 +83,10 @@ impl Executor for Wgpu {
         &*self.source
     }
 
+    fn is_loaded(&self, key: &KernelKey) -> bool {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
+    }
+
     fn kernel(&self, key: &KernelKey) -> Result<Arc<Pipeline>, WgpuError> {
         let kernels = || self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels().get(key) {

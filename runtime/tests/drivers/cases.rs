@@ -182,6 +182,7 @@ impl Backend {
                 &[OFF],
                 &[
                     "10 launches, workspace WorkspaceBytes { counters: 0, scratch: 1024 }",
+                    "kernels are compiled at once: true",
                     "a product: buffer `x` has 383 bytes, the kernel touches 384",
                     "the plan reads `ids`, and the call has none",
                     "y is right: true",

@@ -6,7 +6,8 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{BF16, Number};
@@ -29,12 +30,29 @@ use quantloom_runtime::unpacked::Unpacked;
 use crate::scenarios::{Call, Engine, Fake, print_result};
 use crate::sources::{Sums, key, scheme, text};
 
+/// How many threads ask for a text now, and the most that did at once.
+static ASKING: (Mutex<[u32; 2]>, Condvar) = (Mutex::new([0; 2]), Condvar::new());
+
+/// Waits until two threads have asked for a text at once, but not for ever.
+fn asked_for() {
+    let (counts, changed) = &ASKING;
+    let mut counts = counts.lock().unwrap();
+    counts[0] += 1;
+    counts[1] = counts[1].max(counts[0]);
+    changed.notify_all();
+    let alone = |counts: &mut [u32; 2]| counts[1] < 2;
+    let (mut counts, _) =
+        changed.wait_timeout_while(counts, Duration::from_secs(5), alone).unwrap();
+    counts[0] -= 1;
+}
+
 /// The kernels of the layer.
 struct LayerKernels<D>(PhantomData<D>);
 
 impl<D: Fake> KernelSource for LayerKernels<D> {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
         use BufferRole::{Codes, Hidden, Ids, Order, Parts, RouterWeights, Shared, Summed, X, Y};
+        asked_for();
         let (roles, words) = match key.work {
             Work::Order => ([Ids, RouterWeights, Order], Count::M),
             Work::Gate { .. } => ([Summed, Summed, Hidden], Count::M * 32),
@@ -134,6 +152,8 @@ pub(crate) fn layer<D: Fake>() -> Result<(), DriverError> {
     let plan =
         layer.plan(PlanKey { element, output, tokens: 3, routed, shared: Some(BF16) }).unwrap();
     println!("{} launches, workspace {:?}", plan.launches(), plan.workspace());
+    let most = ASKING.0.lock().unwrap()[1];
+    println!("kernels are compiled at once: {}", most > 1);
     let words = |first: u32| -> Vec<u32> { (first..first + 3 * 32).collect() };
     let mut x = DeviceBuffer::from_host(&stream, &words(5))?;
     let mut ids = DeviceBuffer::from_host(&stream, &[1u32, 0, 1, 0])?;
