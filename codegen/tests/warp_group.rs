@@ -13,6 +13,7 @@ use quantloom_codegen::schedule::{ChoiceRule, Problem, Schedule, Unscheduled};
 use quantloom_runtime::source::LaunchRule;
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
+use rayon::prelude::*;
 
 /// A scheme, its activation, N and K.
 type Case = (&'static str, usize, (u32, u32));
@@ -329,17 +330,28 @@ fn rings_have_the_stages_that_consumers_hold() {
 #[ignore = "a long sweep: .ci/run runs it"]
 fn products_of_large_tiles_are_right() {
     let large = [(128, 2, 1, 4, 2), (256, 1, 1, 2, 1), (128, 2, 2, 3, 1), (64, 3, 1, 4, 4)];
-    for (tokens, groups, row_tiles, stages, batch) in Share::new(1, 2).of(large) {
-        let tile = WarpGroupTile { tokens, groups, row_tiles, stages, batch, ..WARP_GROUP };
-        check(("sym", 0, (392, 1096)), 300, tile);
-        check(("asym", 0, (256, 640)), 130, tile);
+    let of = |(tokens, groups, row_tiles, stages, batch)| WarpGroupTile {
+        tokens,
+        groups,
+        row_tiles,
+        stages,
+        batch,
+        ..WARP_GROUP
+    };
+    let mut all = Vec::new();
+    for tile in Share::new(1, 2).of(large).into_iter().map(of) {
+        all.push((("sym", 0, (392, 1096)), 300, tile));
+        all.push((("asym", 0, (256, 640)), 130, tile));
     }
     let large = WarpGroupTile { tokens: 128, stages: 3, batch: 2, ..WARP_GROUP };
-    check(("halves", 0, (392, 1096)), 300, WarpGroupTile { exact: true, ..large });
-    check(("sym", 0, (392, 1096)), 300, WarpGroupTile { splits: 2, ..large });
-    check(("sym", 0, (392, 1096)), 300, WarpGroupTile { multicast: 2, ..large });
     let wide = WarpGroupTile { tokens: 256, parts: 2, batch: 1, stages: 4, ..WARP_GROUP };
-    check(("sym", 0, (392, 1096)), 300, wide);
+    all.push((("halves", 0, (392, 1096)), 300, WarpGroupTile { exact: true, ..large }));
+    for tile in
+        [WarpGroupTile { splits: 2, ..large }, WarpGroupTile { multicast: 2, ..large }, wide]
+    {
+        all.push((("sym", 0, (392, 1096)), 300, tile));
+    }
+    all.into_par_iter().for_each(|(of, m, tile)| check(of, m, tile));
 }
 
 /// The tiles of a large product that tuning measures.
