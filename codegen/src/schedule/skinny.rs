@@ -115,11 +115,15 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
     let io = ProductBuffers::declare(&mut b, main.problem, tile.tokens);
     match main.problem.stack.zip(io.order) {
-        None => Skinny::start(&mut b, (main, x_fragment), (tile, io)).write(&mut b),
+        None => {
+            let place = |b: &mut Builder, _| Place::single(b, (&io, tile));
+            Skinny::start(&mut b, (main, x_fragment), (tile, io), place).write(&mut b);
+        }
         Some(experts) if experts.0.combined => {
             let place = ((io.m, main.problem.n), blocks);
             let block = CombinedBlock::begin(&mut b, experts, place, tile.programmatic);
-            Skinny::start_combined(&mut b, (main, x_fragment), (tile, io), block).write(&mut b);
+            let place = |b: &mut Builder, warp| Place::combined(b, (main, tile), block, warp);
+            Skinny::start(&mut b, (main, x_fragment), (tile, io), place).write(&mut b);
         }
         Some(experts) => {
             let shape = (blocks, tile.splits);
@@ -129,8 +133,8 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
                 gated::zeros(b, (main, &io), &block, (rows, Participants::block(tile.warps)));
             };
             let write = |b: &mut Builder, matrix| {
-                let main = (main, x_fragment);
-                Skinny::start_routed(b, main, (tile, io), (&block, matrix)).write(b);
+                let place = |b: &mut Builder, _| Place::routed(b, tile, (&block, matrix));
+                Skinny::start(b, (main, x_fragment), (tile, io), place).write(b);
             };
             block.when_in_use(&mut b, write, zeros);
         }
@@ -138,15 +142,76 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     Ok(b.finish())
 }
 
+/// Where the work of a warp is; the fields are those of [`Skinny`].
+struct Place {
+    block: Operand,
+    split: Option<Operand>,
+    token_block: (Operand, Operand, Extent),
+    rows: TokenRows,
+    combined: Option<(CombinedBlock, Operand)>,
+    matrix: Matrix,
+}
+
+impl Place {
+    /// In a product with a single matrix.
+    fn single(b: &mut Builder, (io, tile): (&ProductBuffers, SkinnyTile)) -> Self {
+        let block = b.special(Special::Block(0));
+        let m = b.argument(io.m);
+        Self {
+            block,
+            split: None,
+            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
+            rows: TokenRows::single(0u32.into(), tile.tokens, m),
+            combined: None,
+            matrix: Matrix::SINGLE,
+        }
+    }
+
+    /// In a block of an expert layer.
+    fn routed(b: &mut Builder, tile: SkinnyTile, (block, matrix): (&RoutedBlock, Matrix)) -> Self {
+        Self {
+            block: block.row_block,
+            split: Some(block.split),
+            token_block: block.y_block(b),
+            rows: block.rows(b, tile.tokens),
+            combined: None,
+            matrix,
+        }
+    }
+
+    /// In a block that combines the experts of a token.
+    fn combined(
+        b: &mut Builder,
+        (main, tile): (&MainLoop<'_>, SkinnyTile),
+        block: CombinedBlock,
+        warp: Operand,
+    ) -> Self {
+        b.comment("this warp's expert of the token");
+        let choice = b.div(warp, tile.warps_of_matrix(main.problem));
+        let pair = block.pair(b, choice);
+        let (here, matrix) = block.expert(b, pair, true.into());
+        Self {
+            block: block.row_block,
+            split: Some(0u32.into()),
+            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
+            rows: block.rows_of_pair(pair, tile.tokens),
+            combined: Some((block, here)),
+            matrix,
+        }
+    }
+}
+
 impl<'p> Skinny<'p> {
+    /// The parts of a block, whose place may differ between its warps: `place` gets the warp's number.
     fn start(
         b: &mut Builder,
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
         (tile, io): (SkinnyTile, ProductBuffers),
+        place: impl FnOnce(&mut Builder, Operand) -> Place,
     ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let block = b.special(Special::Block(0));
-        let m = b.argument(io.m);
+        let Place { block, split, token_block, rows, combined, matrix } = place(b, warp);
+        let (codes, params) = (Vec::new(), Vec::new());
         let mut this = Self {
             main,
             x_fragment,
@@ -155,73 +220,13 @@ impl<'p> Skinny<'p> {
             lane,
             warp,
             block,
-            split: None,
-            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
-            rows: TokenRows::single(0u32.into(), tile.tokens, m),
-            combined: None,
-            matrix: Matrix::SINGLE,
-            codes: Vec::new(),
-            params: Vec::new(),
-        };
-        this.place_tiles(b);
-        this
-    }
-
-    /// [`Self::start`] for a block of an expert layer.
-    fn start_routed(
-        b: &mut Builder,
-        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
-        (tile, io): (SkinnyTile, ProductBuffers),
-        (block, matrix): (&RoutedBlock, Matrix),
-    ) -> Self {
-        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let mut this = Self {
-            main,
-            x_fragment,
-            tile,
-            io,
-            lane,
-            warp,
-            block: block.row_block,
-            split: Some(block.split),
-            token_block: block.y_block(b),
-            rows: block.rows(b, tile.tokens),
-            combined: None,
+            split,
+            token_block,
+            rows,
+            combined,
             matrix,
-            codes: Vec::new(),
-            params: Vec::new(),
-        };
-        this.place_tiles(b);
-        this
-    }
-
-    /// [`Self::start`] for a block that combines the experts of a token.
-    fn start_combined(
-        b: &mut Builder,
-        (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
-        (tile, io): (SkinnyTile, ProductBuffers),
-        block: CombinedBlock,
-    ) -> Self {
-        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        b.comment("this warp's expert of the token");
-        let choice = b.div(warp, tile.warps_of_matrix(main.problem));
-        let pair = block.pair(b, choice);
-        let (here, matrix) = block.expert(b, pair, true.into());
-        let mut this = Self {
-            main,
-            x_fragment,
-            tile,
-            io,
-            lane,
-            warp,
-            block: block.row_block,
-            split: Some(0u32.into()),
-            token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
-            rows: block.rows_of_pair(pair, tile.tokens),
-            combined: Some((block, here)),
-            matrix,
-            codes: Vec::new(),
-            params: Vec::new(),
+            codes,
+            params,
         };
         this.place_tiles(b);
         this
