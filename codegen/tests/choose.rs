@@ -6,7 +6,8 @@ use crate::kernels::products::{catalogue, problem};
 use crate::kernels::stacked::stack;
 use quantloom_codegen::ir::verify;
 use quantloom_codegen::schedule::{
-    Case, Chosen, Measured, Problem, Stack, choose, choose_by_model, choose_stacked, measured_rows,
+    Case, Chosen, Measured, Problem, Stack, candidates, choose, choose_by_model, choose_stacked,
+    measured_rows,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
@@ -149,6 +150,34 @@ fn a_key_that_says_too_little_is_refused() {
     }
     let error = Chosen::read("coded", &BTreeMap::new()).unwrap_err().to_string();
     assert!(error.contains("no schedule coded"), "{error}");
+}
+
+/// What is measured does not depend on the estimate of registers, what a model chooses does.
+#[test]
+fn kernels_are_measured_whatever_registers_they_are_estimated_to_have() {
+    let catalogue = catalogue();
+    for (name, of_target, tokens) in [
+        ("ct_w4a16", "sm_80", 1),
+        ("ct_w4a16", "sm_80", 256),
+        ("ct_w4a16", "sm_90a", 1),
+        ("ct_w4a16", "sm_90a", 256),
+        ("ct_w8a8", "sm_90a", 256),
+        ("fp8_block", "sm_90a", 512),
+    ] {
+        let scheme = catalogue.iter().find(|scheme| scheme.name == name).unwrap();
+        let (activation, target) = (&scheme.activations[0], target(of_target).unwrap());
+        let problem = Problem::new(scheme, activation, target, (4096, 4096)).unwrap();
+        let all = candidates(&problem, tokens);
+        let (fit, beyond): (Vec<Chosen>, Vec<Chosen>) =
+            all.iter().partition(|chosen| chosen.takes(&problem, tokens));
+        assert_eq!(Some(&all[0]), choose_by_model(&problem, tokens).ok().as_ref());
+        assert!(fit.contains(&all[0]), "{name} on {of_target}: {:?}", all[0]);
+        assert!(fit.len() > 8 && !beyond.is_empty(), "{name} on {of_target}, M = {tokens}");
+        for chosen in beyond {
+            assert!(chosen.runs(&problem, tokens), "{chosen:?}");
+            verify(chosen.write(&problem).unwrap()).unwrap();
+        }
+    }
 }
 
 /// The catalogue's problem of a line of the table of tiles.

@@ -600,7 +600,8 @@ fn tiles_assemble() {
             Chosen::WarpGroup(tile) => Some(tile),
             _ => None,
         });
-        let others = WarpGroupTile::candidates(&problem, slots);
+        let mut others = WarpGroupTile::candidates(&problem, slots);
+        others.retain(|tile| tile.fits(&problem));
         for tile in chosen.into_iter().chain(others) {
             number += 1;
             if !share.takes(number) {

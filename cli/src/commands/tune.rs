@@ -212,7 +212,17 @@ impl Subject<'_> {
 }
 
 fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
-    let mut rows = table(&["scheme", "N x K", "M", "model", "best", "gain", "tried", "best tile"]);
+    let mut rows = table(&[
+        "scheme",
+        "N x K",
+        "M",
+        "model",
+        "best",
+        "gain",
+        "tried",
+        "registers",
+        "best tile",
+    ]);
     // The sizes are in the row already.
     let tile = |timed: &TimedKernel| {
         let Schedule { name, parameters } = &timed.kernel.key.schedule;
@@ -220,8 +230,11 @@ fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
         let choices = choices.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
         format!("{name} {}", choices.join(" "))
     };
+    let registers = |timed: &TimedKernel| {
+        timed.registers.map_or_else(String::new, |registers| registers.of_thread.to_string())
+    };
     for Outcome { scheme, shape: (n, k), tuned } in outcomes {
-        let Tuned { tokens, model, best, others, failed, .. } = tuned;
+        let Tuned { tokens, model, best, others, failed, spilled, .. } = tuned;
         let ran = others.len() + 1;
         let gain = |timed: &TimedKernel| {
             format!("{:.1}%", (model.microseconds / timed.microseconds - 1.0) * 100.0)
@@ -233,21 +246,28 @@ fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
             format!("{:.2}", model.microseconds),
             format!("{:.2}", best.microseconds),
             gain(best),
-            format!("{ran} of {}", ran + failed.len()),
+            format!("{ran} of {}", ran + failed.len() + spilled.len()),
+            registers(best),
             tile(best),
         ]);
         for other in others.iter().take(top.saturating_sub(1)) {
-            let [none, time] = [String::new(), format!("{:.2}", other.microseconds)];
-            let row =
-                [none.clone(), none.clone(), none.clone(), none.clone(), time, gain(other), none];
-            rows.add_row(row.into_iter().chain([tile(other)]));
+            let (none, time) = (String::new(), format!("{:.2}", other.microseconds));
+            let [scheme, shape, tokens, model, tried] = std::array::from_fn(|_| none.clone());
+            let times = [scheme, shape, tokens, model, time, gain(other), tried];
+            rows.add_row(times.into_iter().chain([registers(other), tile(other)]));
         }
     }
     print_line(rows)?;
     print_line(
         "microseconds a call with programmatic launch; model: the tile that is chosen without the \
-         table",
+         table; registers: of a thread, as the driver counts them",
     )?;
+    let spilled: usize = outcomes.iter().map(|outcome| outcome.tuned.spilled.len()).sum();
+    if spilled > 0 {
+        print_line(format_args!(
+            "not measured: {spilled} tiles of which the driver's compiler spills registers"
+        ))?;
+    }
     for (kernel, why) in outcomes.iter().flat_map(|outcome| &outcome.tuned.failed) {
         print_line(format_args!("did not run: {}: {why}", kernel.schedule))?;
     }

@@ -45,7 +45,7 @@ pub(super) fn choose(
     let problem = problem(request)?;
     let most = u32::try_from(tokens).unwrap_or(u32::MAX);
     let tuned = tiles.and_then(|tiles| tiles.fastest(&Case::new(&problem, most)));
-    let tuned = tuned.filter(|chosen| chosen.takes(&problem, most));
+    let tuned = tuned.filter(|chosen| chosen.runs(&problem, most));
     let tuned = tuned.map(|chosen| (chosen, ChoiceSource::Tuned));
     let found =
         tuned.or_else(|| measured(&problem, most).map(|chosen| (chosen, ChoiceSource::Measured)));

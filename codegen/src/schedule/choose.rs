@@ -105,12 +105,12 @@ pub(super) fn models(
     serving.map(move |schedule| (schedule.choose)(problem, tokens))
 }
 
-/// The choices worth measuring for a number of tokens: first the model's, then all others that fit,
-/// from few to many rows, warps, blocks and splits of K.
+/// The choices worth measuring for a number of tokens: first the model's, then all others of which blocks fit whatever registers
+/// they may have, from few to many rows, warps, blocks and splits of K.
 pub fn candidates(problem: &Problem, tokens: u32) -> Vec<Chosen> {
     let model = choose_by_model(problem, tokens).ok();
     let all = SCHEDULES.iter().flat_map(|schedule| (schedule.candidates)(problem, tokens));
-    let others = all.filter(|chosen| Some(*chosen) != model && chosen.takes(problem, tokens));
+    let others = all.filter(|chosen| Some(*chosen) != model && chosen.runs(problem, tokens));
     model.into_iter().chain(others).collect()
 }
 
@@ -136,9 +136,15 @@ impl Chosen {
         self.schedule().build(problem)
     }
 
-    /// Whether the schedule supports the problem with that many tokens in one launch, and blocks fit.
+    /// Whether the schedule supports the problem with that many tokens in one launch, and blocks fit by the estimate of their
+    /// registers.
     pub fn takes(&self, problem: &Problem, tokens: u32) -> bool {
         self.schedule().fits(problem) && self.tokens(problem) >= tokens
+    }
+
+    /// The same whatever the estimate says: what may be measured, and chosen again after it was.
+    pub fn runs(&self, problem: &Problem, tokens: u32) -> bool {
+        self.schedule().is_launchable(problem) && self.tokens(problem) >= tokens
     }
 
     /// The most rows of x of one launch: those of a skinny tile, or as many as 32-bit indices of x, y and

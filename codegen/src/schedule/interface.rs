@@ -112,10 +112,18 @@ pub trait Schedule: FreeChoices {
         self.check(&main).map(|()| main)
     }
 
-    /// Whether these choices are valid and `min_blocks` blocks fit on a multiprocessor.
+    /// Whether these choices are valid and `min_blocks` blocks fit on a multiprocessor, by the estimate of their registers: what
+    /// a model may choose.
     fn fits(&self, problem: &Problem) -> bool {
         let main = self.checked(problem);
         main.is_ok_and(|main| self.resources(&main).fit(problem.target()))
+    }
+
+    /// The same whatever the estimate says: what is worth compiling, since the device's compiler tells how many registers a
+    /// kernel has.
+    fn is_launchable(&self, problem: &Problem) -> bool {
+        let main = self.checked(problem);
+        main.is_ok_and(|main| self.resources(&main).are_launchable(problem.target()))
     }
 
     /// The kernel of these choices.
@@ -148,19 +156,26 @@ pub struct Resources {
     pub shared_bytes: u32,
     /// Registers of a thread, estimated; 0 if unknown.
     pub registers: u32,
+    /// Registers that a thread is given, if not an even share of the multiprocessor's.
+    pub given_registers: Option<u32>,
 }
 
 impl Resources {
     /// Whether `min_blocks` blocks fit on a multiprocessor of the target.
     pub fn fit(&self, target: &Target) -> bool {
         let Some(gpu) = target.gpu else { return false };
-        let threads = self.threads * self.min_blocks;
         // Registers are allocated in units of eight.
-        let registers = ((gpu.registers / threads.max(1)) & !7).min(gpu.thread_registers);
+        let share = (gpu.registers / (self.threads * self.min_blocks).max(1)) & !7;
+        let registers = self.given_registers.unwrap_or(share.min(gpu.thread_registers));
+        self.are_launchable(target) && self.registers <= registers
+    }
+
+    /// The same of threads and shared memory alone.
+    pub fn are_launchable(&self, target: &Target) -> bool {
+        let Some(gpu) = target.gpu else { return false };
         self.threads <= gpu.block_threads
-            && threads <= gpu.sm_threads
+            && self.threads * self.min_blocks <= gpu.sm_threads
             && self.shared_bytes <= gpu.block_shared
             && (self.shared_bytes + gpu.reserved_shared) * self.min_blocks <= gpu.sm_shared
-            && self.registers <= registers
     }
 }

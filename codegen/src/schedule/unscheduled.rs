@@ -364,7 +364,7 @@ pub enum ChoiceRule {
     #[error("row_tiles is 1 or 2")]
     WarpGroupRows,
     /// Registers of a thread that multiplies.
-    #[error("a thread has registers for its sums and two batches of fragments")]
+    #[error("a thread has registers for its sums")]
     WarpGroupRegisters,
     /// Stages of a ring that a warp group fills.
     #[error("stages must be at least 2, at least 3 where words of the next one are prefetched")]

@@ -8,10 +8,10 @@ use super::buffer::DeviceBuffer;
 use super::context::Context;
 use super::error::DriverError;
 use super::loader::Loader;
-use super::module::LoadedKernel;
+use super::module::{KernelFacts, LoadedKernel};
 use super::stream::Stream;
 use super::tensor_map::{TensorMap, TensorShape};
-use crate::gpu::{Clock, Executor, Launch, LaunchBuffer, Products, Trusted};
+use crate::gpu::{Clock, Executor, Launch, LaunchBuffer, Products, Registers, Trusted};
 use crate::image_cache::ImageCache;
 use crate::source::{KernelKey, LaunchRule, ParameterKind, ProblemSize};
 
@@ -117,6 +117,11 @@ impl<D: DriverApi> Executor for DriverExecutor<D> {
 
     fn rule<'k>(&self, kernel: &'k Arc<LoadedKernel<D>>) -> &'k LaunchRule {
         kernel.rule()
+    }
+
+    fn registers(&self, kernel: &Arc<LoadedKernel<D>>) -> Option<Registers> {
+        let KernelFacts { registers: of_thread, local_bytes: spilled_bytes, .. } = kernel.facts();
+        Some(Registers { of_thread, spilled_bytes })
     }
 
     fn ready(

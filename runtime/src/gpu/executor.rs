@@ -70,6 +70,15 @@ impl<'l, 'm, E: Executor + ?Sized> Launch<'l, 'm, E> {
     }
 }
 
+/// What a device's compiler made of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// Registers of a thread.
+    pub of_thread: u32,
+    /// Bytes of local memory of a thread: 0 unless registers were spilled.
+    pub spilled_bytes: u32,
+}
+
 /// Runs the kernels of a source on one device, in the order in which they are launched.
 ///
 /// All of it is safe to call: what is not checked is promised by whoever makes a [`Launch`], and by
@@ -141,6 +150,11 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// What the device says.
     fn download(&self, memory: &Self::Memory) -> Result<Vec<u8>, Self::Error>;
+
+    /// What the device's compiler says of a kernel's registers; `None` where it says nothing.
+    fn registers(&self, _kernel: &Self::Kernel) -> Option<Registers> {
+        None
+    }
 
     /// Waits until everything that was queued is done, so that work elsewhere may use the memory.
     ///

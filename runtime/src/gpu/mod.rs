@@ -47,7 +47,7 @@ pub use crate::column_order::{Arrangement, ColumnOrder, NO_COLUMN};
 pub use crate::weight_data::Stored;
 pub use clock::Clock;
 pub use device::GpuDevice;
-pub use executor::{Executor, Launch, LaunchBuffer};
+pub use executor::{Executor, Launch, LaunchBuffer, Registers};
 pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
 pub use launch::ProductTensors;
 pub use native::{Computed, Form, NativeBuffer};

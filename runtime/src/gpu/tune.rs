@@ -15,7 +15,7 @@ use quantloom_dsl::format::{F16, F32, FloatFormat};
 use tracing::subscriber::NoSubscriber;
 
 use super::clock::Clock;
-use super::executor::Executor;
+use super::executor::{Executor, Registers};
 use super::products::{Alternatives, ChoiceSource, ChosenKernel};
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::{OwnedValues, Values, bf16, f16};
@@ -47,6 +47,8 @@ pub struct TimedKernel {
     pub kernel: ChosenKernel,
     /// Microseconds of a call, with the kernels that make its operand of x.
     pub microseconds: f64,
+    /// What the device's compiler says of its registers, if it does.
+    pub registers: Option<Registers>,
 }
 
 /// The kernels of a product for one M, measured.
@@ -62,6 +64,9 @@ pub struct Tuned {
     pub others: Vec<TimedKernel>,
     /// Those that did not run, and why.
     pub failed: Vec<(KernelKey, ProductError)>,
+    /// Those that were not measured, since the device's compiler spilled registers to local memory. (How many registers a kernel
+    /// has is estimated before it is compiled, for the model's choice alone, which is measured whatever it has.)
+    pub spilled: Vec<(KernelKey, Registers)>,
     /// [`TuneOptions::margin`].
     pub margin: f64,
 }
@@ -197,11 +202,19 @@ impl<E: Executor> Tuner<'_, E> {
         };
         compiled(self.first.executor(), &kernels);
         let x = random_x(self.element, tokens.saturating_mul(self.weight.shape.k) as usize);
-        let (mut timed, mut failed) = (Vec::new(), Vec::new());
-        for kernel in &kernels {
+        let (mut timed, mut failed, mut spilled) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, kernel) in kernels.iter().enumerate() {
+            let registers = self.registers(&kernel.key);
+            match registers {
+                Some(registers) if at > 0 && registers.spilled_bytes > 0 => {
+                    spilled.push((kernel.key.clone(), registers));
+                    continue;
+                }
+                _ => {}
+            }
             match self.time(clock, kernel, tokens, values(&x)) {
                 Ok(microseconds) => {
-                    timed.push(TimedKernel { kernel: kernel.clone(), microseconds })
+                    timed.push(TimedKernel { kernel: kernel.clone(), microseconds, registers })
                 }
                 Err(error) => failed.push((kernel.key.clone(), error)),
             }
@@ -230,13 +243,19 @@ impl<E: Executor> Tuner<'_, E> {
         let model = chosen.unwrap_or_else(|| best.clone());
         timed.retain(|timed| timed.kernel.key != best.kernel.key);
         let margin = options.margin;
-        let tuned = Tuned { tokens, model, best, others: timed, failed, margin };
+        let tuned = Tuned { tokens, model, best, others: timed, failed, spilled, margin };
         if options.keep {
             let kept = executor.source().keep(&request, tokens, &tuned.preferred().kernel);
             product.forget();
             kept.map_err(TuneError::NotKept)?;
         }
         Ok(tuned)
+    }
+
+    /// What the device's compiler says of a kernel's registers; `None` if it says nothing, or the kernel cannot be loaded.
+    fn registers(&self, key: &KernelKey) -> Option<Registers> {
+        let executor = self.first.executor();
+        executor.kernel(key).ok().and_then(|kernel| executor.registers(&kernel))
     }
 
     /// Microseconds of a call with a kernel.

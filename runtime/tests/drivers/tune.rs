@@ -1,5 +1,6 @@
 //! Kernels that differ in their number of blocks, each of which takes the fake device 10 ns, beside 1 us of a launch.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,7 @@ use quantloom_runtime::cuda::{Driver, Graph};
 use quantloom_runtime::driver::{DriverError, DriverExecutor};
 use quantloom_runtime::gpu::{
     Alternatives, Arrangement, ChoiceSource, ChosenKernel, GpuDevice, GpuWeight, NativeBuffer,
-    Products, Request, Trusted, TuneError, TuneOptions, Tuned,
+    Products, Registers, Request, Trusted, TuneError, TuneOptions, Tuned,
 };
 use quantloom_runtime::source::{
     Count, KernelKey, KernelSource, KernelText, LaunchRule, Refusal, Schedule,
@@ -35,7 +36,8 @@ impl<D: Fake> KernelSource for Threads<D> {
         let threads = key.schedule.parameters["threads"];
         let (blocks, parameters) = (Count::K.ceil_div(2 * threads), text.rule.parameters.clone());
         let rule = LaunchRule::plain(blocks, threads as u32, parameters);
-        Ok(KernelText { rule: std::borrow::Cow::Owned(rule), ..text })
+        let own = text.text.replacen('{', &format!("{{ // threads {threads},\n"), 1);
+        Ok(KernelText { rule: Cow::Owned(rule), text: Cow::Owned(own), ..text })
     }
 }
 
@@ -104,13 +106,18 @@ fn chosen<D: Fake>(weight: &GpuWeight<DriverExecutor<D>>) -> String {
 
 fn say(tuned: &Result<Tuned, TuneError>) {
     match tuned {
-        Ok(Tuned { model, best, others, failed, .. }) => {
+        Ok(Tuned { model, best, others, failed, spilled, .. }) => {
             let [model, best] = [model, best].map(|timed| {
                 let threads = timed.kernel.key.schedule.parameters["threads"];
                 format!("{threads} threads {:.2} us", timed.microseconds)
             });
             let (others, failed) = (others.len(), failed.len());
-            println!("model {model}, best {best}, {others} others, {failed} failed");
+            print!("model {model}, best {best}, {others} others, {failed} failed");
+            for (key, Registers { of_thread, spilled_bytes }) in spilled {
+                let threads = key.schedule.parameters["threads"];
+                print!(", {threads} threads spill {spilled_bytes} bytes of {of_thread} registers");
+            }
+            println!();
         }
         Err(error) => println!("{error}"),
     }

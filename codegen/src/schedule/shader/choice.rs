@@ -119,7 +119,13 @@ impl Schedule for ShaderTile {
     fn resources(&self, main: &MainLoop<'_>) -> Resources {
         let words = self.shared_words(main) + Table::words(main.problem);
         let threads = self.threads(main);
-        Resources { threads, min_blocks: 1, shared_bytes: 4 * words, registers: 0 }
+        Resources {
+            threads,
+            min_blocks: 1,
+            shared_bytes: 4 * words,
+            registers: 0,
+            given_registers: None,
+        }
     }
 
     /// The most rows of x of a launch: elements of x and y are indexed with 32 bits, and the kernel of

@@ -126,7 +126,9 @@ impl Schedule for SkinnyTile {
                 }
             }
         }
-        all.retain(|tile| (8..=48).contains(&(tile.warps * tile.min_blocks)) && tile.fits(problem));
+        all.retain(|tile| {
+            (8..=48).contains(&(tile.warps * tile.min_blocks)) && tile.is_launchable(problem)
+        });
         all
     }
 
@@ -157,6 +159,7 @@ impl Schedule for SkinnyTile {
             min_blocks: self.min_blocks,
             shared_bytes: self.shared_bytes(main),
             registers: self.registers(main),
+            given_registers: None,
         }
     }
 

@@ -105,7 +105,7 @@ impl Schedule for TmemTile {
                 }
             }
         }
-        all.retain(|tile| tile.fits(problem));
+        all.retain(|tile| tile.is_launchable(problem));
         all
     }
 
@@ -142,6 +142,7 @@ impl Schedule for TmemTile {
             min_blocks: 1,
             shared_bytes: 4 * (self.stages * stages + sums + constants + ORDER + aligned),
             registers: self.tokens + OTHER_REGISTERS,
+            given_registers: None,
         }
     }
 

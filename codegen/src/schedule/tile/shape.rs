@@ -151,7 +151,7 @@ impl Schedule for TileShape {
             let blocks = shape.blocks(main, tokens) * u64::from(shape.splits);
             shape.splits == 1 || blocks <= 2 * u64::from(SMS * shape.min_blocks)
         };
-        all.retain(|shape| few(shape) && shape.fits(problem));
+        all.retain(|shape| few(shape) && shape.is_launchable(problem));
         all
     }
 
@@ -196,6 +196,7 @@ impl Schedule for TileShape {
             shared_bytes: 4 * (ring::words(*self, main) + constants + ORDER + table),
             // No thread has more.
             registers: if registers > MOST_REGISTERS { u32::MAX } else { registers },
+            given_registers: None,
         }
     }
 

@@ -10,6 +10,7 @@ use super::WarpGroupTile;
 use super::shape::{ENOUGH_STAGES, ROWS, UNSWAPPED_GROUPS, UNSWAPPED_ROWS, VECTOR_WORDS};
 use super::stage::groups_of_x;
 use crate::schedule::byte_fragments::ByteFragments;
+use crate::schedule::interface::Schedule;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
@@ -102,7 +103,7 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
     let exact = !problem.may_scale_weights();
     let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
         let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
-        let tile = WarpGroupTile::deepest(problem, slots, shape, place)?;
+        let tile = WarpGroupTile::deepest(problem, slots, shape, place, WarpGroupTile::fits)?;
         let (tokens, splits, unswapped) = (slots, 1, false);
         let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
@@ -184,9 +185,10 @@ impl CandidateTile {
         let deepest = |persistent| {
             let (block, place) =
                 ((self.groups, self.row_tiles), (self.exact, (self.splits, persistent)));
+            let fits = WarpGroupTile::fits;
             match self.unswapped {
-                true => WarpGroupTile::deepest_unswapped(problem, block, persistent),
-                false => WarpGroupTile::deepest(problem, self.tokens, block, place),
+                true => WarpGroupTile::deepest_unswapped(problem, block, persistent, fits),
+                false => WarpGroupTile::deepest(problem, self.tokens, block, place, fits),
             }
         };
         let enough = |tile: &WarpGroupTile| tile.stages >= ENOUGH_STAGES;

@@ -119,15 +119,15 @@ impl Schedule for WarpGroupTile {
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         let grids = [false, true].into_iter();
         let unswapped = grids.flat_map(|persistent| {
-            UNSWAPPED_GROUPS
-                .into_iter()
-                .filter_map(move |block| Self::deepest_unswapped(problem, block, persistent))
+            UNSWAPPED_GROUPS.into_iter().filter_map(move |block| {
+                Self::deepest_unswapped(problem, block, persistent, Self::is_launchable)
+            })
         });
         let all = all.chain(unswapped);
         let all = all
             .filter(|tile| !tile.persistent || tile.tiles(problem, tokens) > model::AT_ONCE.into());
         all.flat_map(|tile| [1, 2, 4].map(|batch| Self { batch, ..tile }))
-            .filter(|tile| tile.fits(problem))
+            .filter(|tile| tile.is_launchable(problem))
             .collect()
     }
 
@@ -158,18 +158,13 @@ impl Schedule for WarpGroupTile {
         let first = bits.next();
         let alike = bits.all(|bits| Some(bits) == first);
         let has_halves = main.segment() == main.k_tile() && kinds(main).all(of_halves) && alike;
-        let sums = self.product(main).map_or(u32::MAX, |product| {
-            product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
-        });
+        let sums = self.sum_registers(main);
         let rules = [
             (self.product(main).is_some(), ChoiceRule::WarpGroupTokens),
             (whole_token_tiles(problem, self.tokens), ChoiceRule::TokenTiles),
             ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
-            (
-                self.registers_of(problem, sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
-                ChoiceRule::WarpGroupRegisters,
-            ),
+            (self.sums_of(sums) <= self.given_registers(problem), ChoiceRule::WarpGroupRegisters),
             (self.stages >= held, ChoiceRule::RingStages),
             (batches.is_some_and(|batches| batches >= 2), ChoiceRule::Batches),
             (
@@ -217,7 +212,8 @@ impl Schedule for WarpGroupTile {
             threads: self.threads(main),
             min_blocks: 1,
             shared_bytes: self.shared_bytes(main),
-            registers: 0,
+            registers: self.registers_of(main.problem, self.sum_registers(main)),
+            given_registers: Some(self.given_registers(main.problem)),
         }
     }
 
@@ -262,16 +258,18 @@ impl WarpGroupTile {
         let grids = [(1, false), (2, false), (1, true)];
         let grids = &grids[..if problem.stack.is_some() { 2 } else { 3 }];
         let all = exact.iter().flat_map(|&exact| grids.iter().map(move |&grid| (exact, grid)));
-        all.filter_map(|of| Self::deepest(problem, tokens, block, of)).collect()
+        let admits = Self::is_launchable;
+        all.filter_map(|of| Self::deepest(problem, tokens, block, of, admits)).collect()
     }
 
-    /// The tile with as many stages as fit, with a place of scales and a grid: blocks that split K, and whether they
-    /// persist; `None` if none do.
+    /// The tile with as many stages as are admitted, with a place of scales and a grid: blocks that split K, and whether they
+    /// persist; `None` if none are. A model admits what [`Self::fits`], measuring what [`Self::is_launchable`].
     pub(super) fn deepest(
         problem: &Problem,
         tokens: u32,
         (groups, row_tiles): (u32, u32),
         (exact, (splits, persistent)): (bool, (u32, bool)),
+        admits: impl Fn(&Self, &Problem) -> bool,
     ) -> Option<Self> {
         let batch = match tokens {
             // Measured: where scales are in constants 2 is faster with a single matrix, and slower in expert layers.
@@ -309,15 +307,13 @@ impl WarpGroupTile {
         let mut all = all.flat_map(|(batch, (parts, least))| {
             (least..=MOST_STAGES).rev().map(move |stages| (stages, batch, parts))
         });
-        all.find_map(|choice| Some(tile(choice)).filter(|tile| tile.fits(problem)))
+        all.find_map(|choice| Some(tile(choice)).filter(|tile| admits(tile, problem)))
     }
 
     /// The rules of a tile whose operands are not swapped.
     fn check_unswapped(&self, main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         let problem = main.problem;
-        let sums = self.product(main).map_or(u32::MAX, |product| {
-            product.registers(problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
-        });
+        let sums = self.sum_registers(main);
         let rules = [
             (unswapped_products(main), ChoiceRule::Unswapped),
             (
@@ -331,10 +327,7 @@ impl WarpGroupTile {
                 self.tokens == self.groups * self.row_tiles * ROWS && self.tokens <= MOST_TOKENS,
                 ChoiceRule::UnswappedTokens,
             ),
-            (
-                self.registers_of(problem, sums) <= self.registers(problem)[0].unwrap_or(REGISTERS),
-                ChoiceRule::WarpGroupRegisters,
-            ),
+            (self.sums_of(sums) <= self.given_registers(problem), ChoiceRule::WarpGroupRegisters),
             (self.stages >= 2, ChoiceRule::RingStages),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
@@ -343,11 +336,13 @@ impl WarpGroupTile {
         problem.refuse_dependent_launch(self.programmatic)
     }
 
-    /// The tile whose operands are not swapped with as many stages as fit, whose blocks persist or not; `None` if none do.
+    /// The tile whose operands are not swapped with as many stages as are admitted, whose blocks persist or not; `None` if none
+    /// are.
     pub(super) fn deepest_unswapped(
         problem: &Problem,
         (groups, row_tiles): (u32, u32),
         persistent: bool,
+        admits: impl Fn(&Self, &Problem) -> bool,
     ) -> Option<Self> {
         let depths = (2..=MOST_UNSWAPPED_STAGES).rev();
         let mut all = depths.map(|stages| Self {
@@ -364,7 +359,7 @@ impl WarpGroupTile {
             exact: true,
             programmatic: problem.target().has(Feature::GridDependency),
         });
-        all.find(|tile| tile.fits(problem))
+        all.find(|tile| admits(tile, problem))
     }
 
     /// Whether copies of x are shared by as many blocks as can.
@@ -490,9 +485,26 @@ impl WarpGroupTile {
         }
     }
 
-    /// Registers of a consumer's thread, of which a tile of rows has so many of sums.
+    /// Registers of a consumer's thread: those that its role is given, or those of the launch.
+    fn given_registers(&self, problem: &Problem) -> u32 {
+        self.registers(problem)[0].unwrap_or(REGISTERS)
+    }
+
+    /// Registers of a thread for the sums of a tile of rows; as many as there are numbers without a product.
+    fn sum_registers(&self, main: &MainLoop<'_>) -> u32 {
+        self.product(main).map_or(u32::MAX, |product| {
+            product.registers(main.problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
+        })
+    }
+
+    /// Registers for all sums of a consumer's thread: of each tile of rows, and of a segment where scales multiply sums.
+    const fn sums_of(&self, sums: u32) -> u32 {
+        sums.saturating_mul(self.row_tiles + self.exact as u32)
+    }
+
+    /// Registers of a consumer's thread, of which a tile of rows has so many of sums: an estimate, from the assembler's reports.
     fn registers_of(&self, problem: &Problem, sums: u32) -> u32 {
-        let all = sums.saturating_mul(self.row_tiles + u32::from(self.exact));
+        let all = self.sums_of(sums);
         if self.unswapped {
             return all.saturating_add(OTHER_REGISTERS_UNSWAPPED);
         }

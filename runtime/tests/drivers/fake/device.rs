@@ -12,7 +12,8 @@
 //! unloading a kernel that is queued.
 //!
 //! `FAKE_LOG`: a file that gets a line a call, `function=result`. `FAKE_FAIL=function=code`: that function fails.
-//! `FAKE_FOREIGN`: images of other processes do not load. `FAKE_LOCAL`: kernels spill.
+//! `FAKE_FOREIGN`: images of other processes do not load. `FAKE_LOCAL=part`: kernels whose
+//! text has that part spill.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, c_char, c_uint, c_void};

@@ -260,7 +260,11 @@ macro_rules! shared {
             *to = match attribute {
                 0 => 1024,
                 1 => 0,
-                3 => if std::env::var_os("FAKE_LOCAL").is_some() { 8 } else { 0 },
+                3 => {
+                    let text = &state.modules[&state.functions[&(function as usize)].0];
+                    let spills = std::env::var("FAKE_LOCAL").is_ok_and(|part| text.contains(&part));
+                    if spills { 8 } else { 0 }
+                }
                 4 => 12,
                 _ => return INVALID_VALUE,
             };
