@@ -132,10 +132,15 @@ fn fp8_in_blocks_has_operands_of_both_orders() {
     }
     let stack = Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, 128, 8) };
     let layer = problem("blocks", 0, "sm_90a", (1536, 2048)).stacked(stack).unwrap();
-    for slots in [32, 64] {
+    // Each group with 64 tokens of its own, or both with those of a tile.
+    for (slots, unswapped) in [(32, false), (64, true), (96, false), (128, true)] {
         let chosen = Chosen::of("warp_group", &layer, slots).unwrap();
         let Chosen::WarpGroup(tile) = chosen else { panic!("{chosen:?}") };
-        assert!(!tile.unswapped && tile.batch > 1, "{slots} slots: {tile:?}");
+        assert_eq!(tile.unswapped, unswapped, "{slots} slots: {tile:?}");
+        match unswapped {
+            true => assert_eq!((tile.groups, tile.row_tiles), (2, 1), "{slots} slots: {tile:?}"),
+            false => assert!(tile.batch > 1, "{slots} slots: {tile:?}"),
+        }
     }
 }
 
@@ -161,7 +166,6 @@ fn kernels_are_measured_whatever_registers_they_are_estimated_to_have() {
         ("ct_w4a16", "sm_80", 256),
         ("ct_w4a16", "sm_90a", 1),
         ("ct_w4a16", "sm_90a", 256),
-        ("ct_w8a8", "sm_90a", 256),
         ("fp8_block", "sm_90a", 512),
     ] {
         let scheme = catalogue.iter().find(|scheme| scheme.name == name).unwrap();

@@ -402,6 +402,8 @@ fn unswapped_operands_multiply() {
         (&biased, "groups=1, row_tiles=2, tokens=128, stages=3, persistent=0", (72, 384), 131),
         (&tall, "groups=1, row_tiles=1, tokens=64, stages=2, persistent=1", (392, 520), 200),
         (&biased, "groups=2, row_tiles=2, tokens=256, stages=3, persistent=1", (264, 72), 300),
+        // Scales of more k-tiles than twice as many as a warp has lanes.
+        (&alone, "groups=2, row_tiles=1, tokens=128, stages=3, persistent=1", (72, 8840), 131),
         (&alone, "groups=3, row_tiles=1, tokens=192, stages=2, persistent=1", (264, 200), 400),
         (&alone, "groups=3, row_tiles=1, tokens=192, stages=3, persistent=0", (136, 264), 250),
         (
@@ -437,7 +439,14 @@ fn experts_multiply_bytes() {
     let groups = "byte_groups { weight: i8, scale: f32 per 1x128, pack: [k, n], \
                   activation: i8 { scale: f32 per token }, output: bf16 }";
     let byte_groups = &quantloom_dsl::parse(groups).unwrap();
+    let constants = "block_constants { weight: e4m3, scale: f32 per 128x128, scale: f32 per channel, bias: f32, pack: [k, n], \
+                     activation: e4m3 { scale: f32 per 1x128 }, output: bf16 }";
+    let constants = &quantloom_dsl::parse(constants).unwrap();
     let of = |name| quantloom_kernels::scheme(name).unwrap();
+    // Operands that are not swapped: both groups have tokens of a tile, or each has tiles of its own.
+    let both = "tokens=128, row_tiles=1, groups=2, unswapped=1, exact=1, parts=1, batch=1";
+    let turns = "tokens=64, row_tiles=1, groups=2, unswapped=1, exact=1, parts=1, batch=1";
+    let turns_of_two = "tokens=128, row_tiles=2, groups=2, unswapped=1, exact=1, parts=1, batch=1";
     // Two tiles of rows: of gate and up, whose product has the gate then, or of one matrix.
     let cases = [
         (of("fp8_block"), "tokens=32, row_tiles=1", (384, 264), Gate::UngatedRelu2),
@@ -448,10 +457,16 @@ fn experts_multiply_bytes() {
         (of("ct_w4a8"), "tokens=8, row_tiles=2", (264, 136), Gate::Silu),
         (of("ct_w4afp8"), "tokens=8, row_tiles=1", (264, 136), Gate::Silu),
         (of("ct_fp8_dynamic"), "tokens=48, row_tiles=2", (264, 136), Gate::UngatedSilu),
+        (of("fp8_block"), both, (264, 136), Gate::Silu),
+        (of("fp8_block"), turns, (384, 264), Gate::Silu),
+        (constants, turns, (392, 264), Gate::UngatedRelu2),
+        (constants, turns_of_two, (392, 264), Gate::Silu),
+        (constants, both, (392, 136), Gate::UngatedSilu),
     ];
     Share::new(2, 1).of(cases).into_par_iter().for_each(|(scheme, tile, shape, gate)| {
         let name = &format!("{}, {tile}", scheme.name);
-        let choices = format!("use warp_group; warp_group({tile}, stages=4)");
+        let swapped = if tile.contains("unswapped") { "" } else { ", unswapped=0" };
+        let choices = format!("use warp_group; warp_group({tile}{swapped}, stages=4)");
         let source = JitWithOverrides::new(choices.parse().unwrap());
         let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
         let device = GpuDevice::new(simulator.with_truncated_fp8());
@@ -473,7 +488,8 @@ fn experts_multiply_bytes() {
         let products: Vec<_> = products.collect();
         assert_eq!(products.len(), 4, "{name}");
         let gated = products.iter().filter(|product| product.kernel.contains("_silu")).count();
-        let fused = gate != Gate::UngatedRelu2 && tile.contains("row_tiles=2");
+        let fused = gate != Gate::UngatedRelu2
+            && (tile.contains("row_tiles=2") || tile.contains("unswapped=1"));
         assert_eq!(gated > 0, fused, "{name}");
         let rounded = |kernel: &str| kernel.contains("_down_") && !kernel.contains("_f32_down_");
         let rounded = products.iter().filter(|product| rounded(&product.kernel)).count();

@@ -21,7 +21,7 @@
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
 //! the way from sums to y (`y_lines`: its lines in shared memory). A block that persists (`persistent`, and in every expert layer) has one tile after another
-//! (`tiles`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! (`tiles`), or two warp groups take turns with tiles (`turns`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;
@@ -41,6 +41,7 @@ mod store_tokens;
 mod sums;
 mod tiles;
 mod token_scales;
+mod turns;
 mod unswapped;
 mod weights;
 mod y_lines;
@@ -58,6 +59,7 @@ use super::unscheduled::Unscheduled;
 use ring::{Cursor, Ring};
 use stage::Stages;
 use tiles::{Tile, Tiles};
+use turns::{Turn, Turns};
 
 pub use shape::WarpGroupTile;
 
@@ -145,10 +147,10 @@ impl Block<'_> {
         if self.tile.programmatic {
             b.push(Op::GridLaunch);
         }
-        let (stages, ring, table) = self.declare(b);
+        let (stages, ring, (table, _)) = self.declare(b);
         let of_part = self.stages_of_part(b);
         let consumers = |b: &mut Builder| {
-            self.consume(b, (&ring, &stages, of_part), (None, table));
+            self.consume(b, (&ring, &stages, of_part), (None, None, table));
             exchange::meet_cluster(b, &self.tile);
         };
         self.roles(b, consumers, |b| producer::produce(b, self, (&ring, &stages, of_part)));
@@ -156,7 +158,7 @@ impl Block<'_> {
 
     /// Writes a kernel whose blocks have one tile after another.
     fn write_tiles(&self, b: &mut Builder) {
-        let (stages, ring, table) = self.declare(b);
+        let (stages, ring, (table, turns)) = self.declare(b);
         let WarpGroupTile { tokens, programmatic, multicast, .. } = self.tile;
         let row_blocks = self.tile.row_blocks(self.main.problem);
         let tiles = match self.main.problem.stack.zip(self.io.order) {
@@ -170,10 +172,15 @@ impl Block<'_> {
         let by = self.consumers();
         let consumers = |b: &mut Builder| {
             let cursor = ring.cursor(b);
+            let turn = turns.map(|turns| turns.of_group(b, self.group_warps()));
             tiles.each(b, |b, tile| {
-                let work = |b: &mut Builder| {
+                let own = |b: &mut Builder| {
                     let block = self.of_tile(b, tile);
-                    block.consume(b, (&ring, &stages, of_tile), (Some(cursor), table));
+                    block.consume(b, (&ring, &stages, of_tile), (Some(cursor), turn, table));
+                };
+                let work = |b: &mut Builder| match turn {
+                    None => own(b),
+                    Some(turn) => turn.take(b, (&ring, cursor, self.tile.k_stages(self.main)), own),
                 };
                 match &tile.routed {
                     None => work(b),
@@ -196,10 +203,10 @@ impl Block<'_> {
         &self,
         b: &mut Builder,
         of: (&Ring, &Stages, (Operand, Operand)),
-        (cursor, table): (Option<Cursor>, Option<Table>),
+        (cursor, turn, table): (Option<Cursor>, Option<Turn>, Option<Table>),
     ) {
         match self.tile.unswapped {
-            true => unswapped::consume(b, self, of, cursor),
+            true => unswapped::consume(b, self, of, (cursor, turn)),
             false => consumer::consume(b, self, of, (cursor, table)),
         }
     }
@@ -216,19 +223,23 @@ impl Block<'_> {
     }
 
     /// Declares and initialises what both roles use.
-    fn declare(&self, b: &mut Builder) -> (Stages, Ring, Option<Table>) {
+    fn declare(&self, b: &mut Builder) -> (Stages, Ring, (Option<Table>, Option<Turns>)) {
         let stages = Stages::declare(b, self);
         let writers = 1 + gather::warps(self).unwrap_or(0);
-        let readers = (self.consumer_warps(), self.tile.multicast);
-        let ring = Ring::declare(b, (self.tile.stages, writers, readers));
+        let warps = if self.takes_turns() { self.group_warps() } else { self.consumer_warps() };
+        let ring = Ring::declare(b, (self.tile.stages, writers, (warps, self.tile.multicast)));
         let table = Table::declare(b, &self.main.problem.plan.dequant);
+        let turns = Turns::declare(b, self);
+        if let Some(turns) = turns {
+            turns.initialise(b, self.group_warps());
+        }
         ring.initialise(b);
         match self.tile.multicast {
             1 => b.barrier(),
             // Copies and arrivals of the other block follow.
             _ => b.cluster_barrier(),
         }
-        (stages, ring, table)
+        (stages, ring, (table, turns))
     }
 
     fn roles(
@@ -242,6 +253,11 @@ impl Block<'_> {
         let consumers = b.role("consumers", 0..warps, most, consume);
         let producer = b.role("producer", warps..warps + self.group_warps(), fewest, produce);
         b.roles(vec![consumers, producer]);
+    }
+
+    /// Whether each warp group has tiles of its own.
+    fn takes_turns(&self) -> bool {
+        self.tile.takes_turns(self.main.problem)
     }
 
     /// Whether a block has one tile after another.

@@ -83,18 +83,18 @@ pub(super) fn exact_pairs(main: &MainLoop<'_>) -> bool {
 }
 
 /// Whether operands need not be swapped: codes are stored as rows of operand B, and scales along K are of x and of blocks of
-/// so many rows of w as a product has. (Where scales are of single rows, y is no worse off with swapped operands.)
+/// so many rows of w as a product has, or whole shares of them where it has rows of two matrices. (Where scales are of single
+/// rows, y is no worse off with swapped operands.)
 pub(super) fn unswapped_products(main: &MainLoop<'_>) -> bool {
     let problem = main.problem;
     let of_rows = |of: &GroupParams| {
         of.rows.is_multiple_of(UNSWAPPED_ROWS) && of.columns.is_multiple_of(main.k_tile())
     };
     problem.input.fragments == Some(ByteFragments::Rows)
-        && problem.stack.is_none()
         && problem.scales_segments()
         && problem.input.scale.and_then(InputScale::columns).is_some()
         && problem.scale.iter().all(of_rows)
-        && store::half_of(problem.output).is_some()
+        && (problem.stack.is_some() || store::half_of(problem.output).is_some())
 }
 
 /// Whether scales of x along K, which are stored in tiles of tokens, are copied for so many tokens a block. (Of a part

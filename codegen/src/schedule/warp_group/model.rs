@@ -55,6 +55,13 @@ pub(super) const AT_ONCE: u32 = 132;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
 const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
 
+/// The same where operands are not swapped, for the slots of a token block: each of two groups multiplies 64 of its own, or both
+/// 128. Microseconds of 1024 columns, on the scale of swapped operands' (Qwen3-30B and Mixtral, FP8 in blocks, 8 to 256 rows an expert:
+/// docs/performance/experts.md): all are 2.6 times as long, since nothing here knows of memory.
+const UNSWAPPED_STACKED: [(u32, f64); 2] = [(64, 1.75), (128, 2.7)];
+/// Warp groups and tiles of tokens of these.
+const UNSWAPPED_STACKED_GROUPS: (u32, u32) = (2, 1);
+
 /// A tile that the model times: what it decides.
 #[derive(Clone, Copy)]
 struct CandidateTile {
@@ -101,10 +108,17 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
     let main = &MainLoop::new(problem);
     // Scales on sums were no faster with a single matrix.
     let exact = !problem.may_scale_weights();
-    let timed = STACKED.into_iter().filter_map(|(groups, row_tiles)| {
+    let swapped = STACKED.map(|shape| (shape, false)).into_iter();
+    let unswapped = UNSWAPPED_STACKED.into_iter().filter(|(tokens, _)| *tokens == slots);
+    let all = swapped.chain(unswapped.map(|_| (UNSWAPPED_STACKED_GROUPS, true)));
+    let timed = all.filter_map(|((groups, row_tiles), unswapped)| {
         let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
-        let tile = WarpGroupTile::deepest(problem, slots, shape, place, WarpGroupTile::fits)?;
-        let (tokens, splits, unswapped) = (slots, 1, false);
+        let fits = WarpGroupTile::fits;
+        let tile = match unswapped {
+            true => WarpGroupTile::deepest_unswapped(problem, (slots, shape), false, fits)?,
+            false => WarpGroupTile::deepest(problem, slots, shape, place, fits)?,
+        };
+        let (tokens, splits) = (slots, 1);
         let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
@@ -187,7 +201,10 @@ impl CandidateTile {
                 ((self.groups, self.row_tiles), (self.exact, (self.splits, persistent)));
             let fits = WarpGroupTile::fits;
             match self.unswapped {
-                true => WarpGroupTile::deepest_unswapped(problem, block, persistent, fits),
+                true => {
+                    let block = (self.tokens, block);
+                    WarpGroupTile::deepest_unswapped(problem, block, persistent, fits)
+                }
                 false => WarpGroupTile::deepest(problem, self.tokens, block, place, fits),
             }
         };
@@ -241,7 +258,12 @@ impl CandidateTile {
         let columns = f64::from(problem.k.div_ceil(self.splits)) / 1024.0;
         if self.unswapped {
             let [all, each] = UNSWAPPED;
-            return START + columns * (all + each * f64::from(self.tokens) / f64::from(ROWS));
+            let mut stacked = UNSWAPPED_STACKED.into_iter().filter(|_| problem.stack.is_some());
+            let of_columns = match stacked.find(|(tokens, _)| *tokens == self.tokens) {
+                Some((_, of_columns)) => of_columns,
+                None => all + each * f64::from(self.tokens) / f64::from(ROWS),
+            };
+            return START + columns * of_columns;
         }
         let (groups, tiles) = (f64::from(self.groups), f64::from(self.row_tiles));
         let exact = self.exact && problem.scales_segments();

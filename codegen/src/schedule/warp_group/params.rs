@@ -9,7 +9,10 @@
 use super::Block;
 use super::stage::{StagedParam, Stages};
 use super::weights::{WarpRows, step_of};
-use crate::ir::{Address, Binary, BufferId, Builder, Cache, Operand, Reg, Type, Uniformity, Width};
+use crate::ir::{
+    Address, Binary, BufferId, Builder, Cache, Operand, Reg, Shuffle, Special, Type, Uniformity,
+    Width,
+};
 use crate::schedule::chunk::{loads, width};
 use crate::schedule::dequantise::{ByRow, LaneGroups, Scales, Zeros};
 use crate::schedule::group_params::{GroupParams, LaneLevels, LaneNumbers};
@@ -24,16 +27,20 @@ pub(super) struct Params<'s> {
     on_sums: bool,
 }
 
-/// A scale that all rows of a tile share, loaded from global memory a k-tile before it is needed.
+/// A scale that all rows of a tile share. Each lane loads that of a k-tile from global memory, so that a warp has those of as
+/// many k-tiles as it has lanes, and loads those of as many more meanwhile: a k-tile takes less time than a load.
 pub(super) struct ScaleOfRows {
     of: GroupParams,
     buffer: BufferId,
     /// The first word of the tile's block of rows.
     first: Operand,
-    /// The word of the k-tile.
+    lane: Operand,
+    /// The words of the lanes' k-tiles.
+    words: Vec<Reg>,
+    /// Those of the k-tiles after these; `None` if there are none.
+    next: Option<Vec<Reg>>,
+    /// The word of one k-tile.
     word: Vec<Reg>,
-    /// The word of the k-tile after it.
-    next: Vec<Reg>,
 }
 
 impl ScaleOfRows {
@@ -71,35 +78,54 @@ impl ScaleOfRows {
             None => first,
             Some(matrix) => b.mad(matrix, of.matrix_words(problem), first),
         };
-        let [word, next] = ["scale_of_rows", "next_scale_of_rows"]
-            .map(|name| b.array(name, Type::U32, 1, Uniformity::Varying));
-        Some(Self { of, buffer, first, word, next })
+        let word = |b: &mut Builder, name: &str| b.array(name, Type::U32, 1, Uniformity::Varying);
+        let [words, own] = ["scales_of_rows", "scale_of_rows"].map(|name| word(b, name));
+        let more = block.main.k_iters() > b.warp_size();
+        let next = more.then(|| word(b, "next_scales_of_rows"));
+        let lane = b.special(Special::Lane);
+        Some(Self { of, buffer, first, lane, words, next, word: own })
     }
 
-    /// Loads the word of k-tile `number`, or of the last one, ahead.
-    pub(super) fn load(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
-        let last = main.problem.k.div_ceil(main.k_tile()) - 1;
-        let number = b.binary(Binary::Min, number, last);
+    /// Loads the words of the k-tiles that include the first one.
+    pub(super) fn begin(&self, b: &mut Builder, main: &MainLoop<'_>, start: Operand) {
+        let lanes = b.warp_size();
+        let within = b.rem(start, lanes);
+        let first = b.sub(start, within);
+        self.load(b, main, (&self.words, first));
+        if let Some(next) = &self.next {
+            let later = b.add(first, lanes);
+            self.load(b, main, (next, later));
+        }
+    }
+
+    /// Loads the words of the k-tiles from this one on; that of the last one in lanes beyond it.
+    fn load(&self, b: &mut Builder, main: &MainLoop<'_>, (words, first): (&[Reg], Operand)) {
+        let number = b.add(first, self.lane);
+        let number = b.binary(Binary::Min, number, main.k_iters() - 1);
         let word = self.of.k_tile_word(b, main, number);
         let from = Address::new(self.buffer, b.add(self.first, word));
-        b.load_into(&self.next, from, Width::B32, None, Cache::Constant);
+        b.load_into(words, from, Width::B32, None, Cache::Constant);
     }
 
-    /// The word of k-tile `number` is the one that was loaded ahead.
-    fn advance(&self, b: &mut Builder, main: &MainLoop<'_>, number: Operand) {
-        b.set(self.word[0], self.next[0]);
-        let later = b.add(number, 1u32);
-        self.load(b, main, later);
-    }
-
-    /// The scale of k-tile `number`, and the load of the next one's. Called once for each k-tile, in order.
+    /// The scale of k-tile `number`. Called once for each k-tile, in order.
     pub(super) fn scales(
         &self,
         b: &mut Builder,
         main: &MainLoop<'_>,
         number: Operand,
     ) -> Vec<Operand> {
-        self.advance(b, main, number);
+        let lanes = b.warp_size();
+        let within = b.rem(number, lanes);
+        let word = b.shuffle(Shuffle::Index, self.words[0], within);
+        b.set(self.word[0], word);
+        if let Some(next) = &self.next {
+            let last = b.equal(within, lanes - 1);
+            b.when(last, |b| {
+                b.set(self.words[0], next[0]);
+                let later = b.add(number, lanes + 1);
+                self.load(b, main, (next, later));
+            });
+        }
         self.of.values(b, 1, (&self.word, None), 0, main.problem.exponent())
     }
 }
@@ -148,7 +174,7 @@ impl<'s> Params<'s> {
     /// Loads what the first stage, which has k-tile `start`, needs ahead.
     pub(super) fn begin(&self, b: &mut Builder, main: &MainLoop<'_>, start: Operand) {
         for scale in &self.of_rows {
-            scale.load(b, main, start);
+            scale.begin(b, main, start);
         }
     }
 

@@ -87,6 +87,24 @@ impl Ring {
         }
     }
 
+    /// The phase so many k-tiles after this one.
+    pub(in crate::schedule) fn later(
+        &self,
+        b: &mut Builder,
+        phase: StagePhase,
+        k_tiles: u32,
+    ) -> StagePhase {
+        let (rounds, rest) = (k_tiles / self.stages, k_tiles % self.stages);
+        let stage = b.add(phase.stage, rest);
+        let same = b.less(stage, self.stages);
+        let in_ring = b.sub(stage, self.stages);
+        let flips = [rounds % 2, (rounds + 1) % 2].map(|by| b.xor(phase.parity, by));
+        StagePhase {
+            stage: b.select(same, stage, in_ring),
+            parity: b.select(same, flips[0], flips[1]),
+        }
+    }
+
     /// A producer waits until a stage has been read.
     pub(in crate::schedule) fn acquire(&self, b: &mut Builder, phase: StagePhase) {
         // The first use waits for the phase before phase 0, which counts as complete.

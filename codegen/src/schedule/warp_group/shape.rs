@@ -119,7 +119,8 @@ impl Schedule for WarpGroupTile {
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         let grids = [false, true].into_iter();
         let unswapped = grids.flat_map(|persistent| {
-            UNSWAPPED_GROUPS.into_iter().filter_map(move |block| {
+            UNSWAPPED_GROUPS.into_iter().filter_map(move |(groups, row_tiles)| {
+                let block = (groups * row_tiles * ROWS, (groups, row_tiles));
                 Self::deepest_unswapped(problem, block, persistent, Self::is_launchable)
             })
         });
@@ -164,7 +165,7 @@ impl Schedule for WarpGroupTile {
             (whole_token_tiles(problem, self.tokens), ChoiceRule::TokenTiles),
             ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
-            (self.sums_of(sums) <= self.given_registers(problem), ChoiceRule::WarpGroupRegisters),
+            (self.holds(main, sums), ChoiceRule::WarpGroupRegisters),
             (self.stages >= held, ChoiceRule::RingStages),
             (batches.is_some_and(|batches| batches >= 2), ChoiceRule::Batches),
             (
@@ -324,10 +325,11 @@ impl WarpGroupTile {
             ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
-                self.tokens == self.groups * self.row_tiles * ROWS && self.tokens <= MOST_TOKENS,
+                (self.takes_turns(problem) || self.tokens == self.groups * self.row_tiles * ROWS)
+                    && self.tokens <= MOST_TOKENS,
                 ChoiceRule::UnswappedTokens,
             ),
-            (self.sums_of(sums) <= self.given_registers(problem), ChoiceRule::WarpGroupRegisters),
+            (self.holds(main, sums), ChoiceRule::WarpGroupRegisters),
             (self.stages >= 2, ChoiceRule::RingStages),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| !holds) {
@@ -340,13 +342,13 @@ impl WarpGroupTile {
     /// are.
     pub(super) fn deepest_unswapped(
         problem: &Problem,
-        (groups, row_tiles): (u32, u32),
+        (tokens, (groups, row_tiles)): (u32, (u32, u32)),
         persistent: bool,
         admits: impl Fn(&Self, &Problem) -> bool,
     ) -> Option<Self> {
         let depths = (2..=MOST_UNSWAPPED_STAGES).rev();
         let mut all = depths.map(|stages| Self {
-            tokens: groups * row_tiles * ROWS,
+            tokens,
             groups,
             row_tiles,
             stages,
@@ -439,6 +441,12 @@ impl WarpGroupTile {
         if self.unswapped { UNSWAPPED_ROWS } else { self.groups * self.row_tiles * ROWS }
     }
 
+    /// Whether each of two warp groups has tiles of its own, in an expert layer.
+    pub(super) fn takes_turns(&self, problem: &Problem) -> bool {
+        let own = self.unswapped && self.groups == 2 && self.tokens == self.row_tiles * ROWS;
+        own && problem.stack.is_some()
+    }
+
     /// Whether a block has one tile after another.
     pub(super) const fn persists(&self, problem: &Problem) -> bool {
         self.persistent || problem.stack.is_some()
@@ -495,6 +503,13 @@ impl WarpGroupTile {
         self.product(main).map_or(u32::MAX, |product| {
             product.registers(main.problem.target().gpu.map_or(32, |gpu| gpu.warp))[2]
         })
+    }
+
+    /// Whether a consumer's thread has registers for its sums, and for one instruction those that it has at the launch (ptxas
+    /// C7602): it is compiled before roles have theirs.
+    fn holds(&self, main: &MainLoop<'_>, sums: u32) -> bool {
+        let share = main.problem.target().gpu.map_or(0, |gpu| gpu.registers / self.threads(main));
+        self.sums_of(sums) <= self.given_registers(main.problem) && sums < (share & !7)
     }
 
     /// Registers for all sums of a consumer's thread: of each tile of rows, and of a segment where scales multiply sums.

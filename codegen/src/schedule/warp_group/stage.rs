@@ -10,7 +10,8 @@
 //! - scales of x that change along K: of each token that of the k-tile's columns.
 //!
 //! Codes and parameters of an expert layer come from the block's matrix of the stack: maps have the matrices as their
-//! last dimension. With a gate half of the tiles of rows are those of gate, and after them those of up.
+//! last dimension. With a gate half of the tiles of rows are those of gate, and after them those of up; where operands are not
+//! swapped so in each chunk, so that they are the rows of one operand B.
 
 use super::shape::VECTOR_WORDS;
 use super::{Block, gather};
@@ -42,6 +43,8 @@ pub(super) struct StagedArray {
     map: Option<TensorId>,
     /// Bytes of a stage that tensor copies fill.
     bytes: u32,
+    /// Copies of a matrix that fill a stage, one after another: of the codes' chunks, or one.
+    copies: u32,
     /// The permutation of its lines.
     pub(super) swizzle: Swizzle,
 }
@@ -167,7 +170,8 @@ impl Stages {
         let layout = "x [column in the line, token, line], swizzled";
         let ring = shared(b, "x_stages", x_words, layout, SWIZZLE_BYTES);
         let bytes = if map.is_some() { 4 * x_words } else { 0 };
-        let x = StagedArray { block: ring, words: x_words, map, bytes, swizzle: Swizzle::B128 };
+        let swizzle = Swizzle::B128;
+        let x = StagedArray { block: ring, words: x_words, map, bytes, copies: 1, swizzle };
 
         // Of a stack, a box is of one matrix.
         let (matrices, own) = (problem.stack.map(Stack::matrices), block.tiles_of_matrix());
@@ -181,6 +185,8 @@ impl Stages {
             of_stack(dense, matrix).into_iter().map(fixed).collect::<Vec<_>>()
         };
         let (of_chunk, of_tile) = (chunk_words(problem), tile_words(problem));
+        let by_chunk = tile.unswapped && block.together() > 1;
+        let copies = if by_chunk { block.stage_chunks() } else { 1 };
         let planes = arrays_of_planes(problem).into_iter().zip(code_words).enumerate();
         let codes = planes.map(|(number, ((first, words, of_lane), of_stage))| {
             let (line, swizzle) = match problem.input.fragments {
@@ -197,7 +203,7 @@ impl Stages {
                 buffer: io.codes,
                 extents: extents(&[line, of_chunk / line, problem.row_tiles(), of_tile / of_chunk]),
                 strides: strides(&[1, line, of_tile, of_chunk], of_tile * problem.row_tiles()),
-                tile: of_stack(&[line, words / line, own, block.stage_chunks()], 1),
+                tile: of_stack(&[line, words / line, own, block.stage_chunks() / copies], 1),
                 swizzle,
             });
             let order = "codes [word of the line, line, tile of rows, chunk]";
@@ -207,7 +213,7 @@ impl Stages {
             };
             let ring = shared(b, &named("stages"), of_stage, &layout, SWIZZLE_BYTES);
             let (map, bytes) = (Some(map), 4 * of_stage);
-            let array = StagedArray { block: ring, words: of_stage, map, bytes, swizzle };
+            let array = StagedArray { block: ring, words: of_stage, map, bytes, copies, swizzle };
             StagedPlanes { array, first_line: first / line, of_lane, words }
         });
         let codes = codes.collect();
@@ -229,7 +235,7 @@ impl Stages {
             let ring = shared(b, &name, words, "words [word, tile of rows]", SHARED_BYTES);
             let bytes = 4 * tiles * tile_words;
             let (map, swizzle) = (Some(map), Swizzle::None);
-            let array = StagedArray { block: ring, words, map, bytes, swizzle };
+            let array = StagedArray { block: ring, words, map, bytes, copies: 1, swizzle };
             StagedParam { of, array }
         });
         let params = params.collect();
@@ -252,7 +258,7 @@ impl Stages {
             });
             let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);
             let bytes = if gathered { 0 } else { 4 * tile.tokens };
-            StagedArray { block: ring, words, map, bytes, swizzle: Swizzle::None }
+            StagedArray { block: ring, words, map, bytes, copies: 1, swizzle: Swizzle::None }
         });
         Self { x, codes, params, x_scales }
     }
@@ -278,18 +284,23 @@ impl Stages {
         let chunk = b.mul(number, block.stage_chunks());
         let together = block.together();
         let matrices = block.matrices(b);
-        let copy = |b: &mut Builder, array: &StagedArray, at: &[Operand]| {
+        let copy = |b: &mut Builder, array: &StagedArray, number: u32, at: &[Operand]| {
+            let words = array.words / array.copies;
             for (shard, matrix) in (0..together).zip(&matrices) {
                 let at = at.iter().copied().chain(*matrix).collect();
-                array.copy(b, (at, stage, shard * (array.words / together)), barrier);
+                let offset = number * words + shard * (words / together);
+                array.copy(b, (at, stage, offset), barrier);
             }
         };
         for StagedPlanes { array, first_line, .. } in &self.codes {
-            copy(b, array, &[0u32.into(), (*first_line).into(), first_tile, chunk]);
+            for number in 0..array.copies {
+                let chunk = b.add(chunk, number * (block.stage_chunks() / array.copies));
+                copy(b, array, number, &[0u32.into(), (*first_line).into(), first_tile, chunk]);
+            }
         }
         for StagedParam { of, array, .. } in &self.params {
             let group = b.div(number, (of.columns / main.k_tile()).max(1) * block.tile.parts);
-            copy(b, array, &[0u32.into(), group, first_tile]);
+            copy(b, array, 0, &[0u32.into(), group, first_tile]);
         }
     }
 

@@ -88,7 +88,7 @@ pub(super) fn store(
 }
 
 /// Whether rows of y are those of pairs.
-fn gives_pairs(block: &Block<'_>) -> bool {
+pub(super) fn gives_pairs(block: &Block<'_>) -> bool {
     block.main.problem.stack.is_some_and(Stack::gives_pairs)
 }
 

@@ -1,15 +1,18 @@
 //! A consumer whose operands are not swapped: x is operand A and w is operand B, both in shared memory.
 //!
 //! D has tokens as rows, so that a lane has the sums of two tokens of a product, and two scales of x a k-tile where lanes have
-//! one for every column of swapped operands. All rows of w of a block share their scale. Codes are multiplied as they are
+//! one for every column of swapped operands. All rows of w of a block share their scale; with a gate those of each of its two
+//! matrices, half of the rows. Codes are multiplied as they are
 //! stored: eight rows of 64 bytes are a core matrix in the native layout (`plan::native`).
 //!
 //! A warp group multiplies one tile of 64 tokens after another. It waits for the products of a k-tile and adds them,
 //! multiplied by their scales, to its sums; other groups multiply meanwhile.
 
+use super::pairs::Pairs;
 use super::params::ScaleOfRows;
 use super::ring::{Cursor, Ring};
 use super::stage::{LINE, StagedArray, Stages};
+use super::turns::Turn;
 use super::weights::WarpRows;
 use super::{Block, store_tokens};
 use crate::ir::{
@@ -25,12 +28,13 @@ const CORE_ROWS: u32 = 8;
 /// Bytes of a row of codes in a stage: those of a chunk.
 const ROW_BYTES: u32 = SHARED_BYTES / 2;
 
-/// The program of the consumers' warps; of one tile with the cursor of a block that has several.
+/// The program of the consumers' warps; of one tile with the cursor of a block that has several, and the turn of a warp group that
+/// has tiles of its own.
 pub(super) fn consume(
     b: &mut Builder,
     block: &Block<'_>,
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
-    cursor: Option<Cursor>,
+    (cursor, turn): (Option<Cursor>, Option<Turn>),
 ) {
     let (Some(lanes), Some(x_scales), [codes]) =
         (LaneMap::new(block.product), &stages.x_scales, &stages.codes[..])
@@ -42,40 +46,60 @@ pub(super) fn consume(
     let rows = WarpRows { group, warp: in_group, lane, first: 0u32.into() };
     let tiles = block.tile.row_tiles;
     let of_tile = block.product.shape[0];
-    let first_token = b.mul(group, tiles * of_tile);
+    let first_token = match turn {
+        Some(_) => 0u32.into(),
+        None => b.mul(group, tiles * of_tile),
+    };
     let first_lane = b.equal(lane, 0u32);
     let count = block.product.registers(b.warp_size())[2];
     let totals: Vec<Vec<Reg>> = (0..tiles).map(|_| b.zeros("sum", count)).collect();
     let segment = b.zeros("of_segment", count);
     let scales = TokenScales::declare(b, x_scales, (&rows, &lanes), first_token);
-    let native = b.mul(block.row_block, block.native_tiles());
-    let of_rows = ScaleOfRows::of_tile(b, block, (native, None));
+    let native = b.mul(block.row_block, block.tiles_of_matrix());
+    let matrices = block.matrices(b).into_iter();
+    let of_rows: Vec<ScaleOfRows> =
+        matrices.filter_map(|matrix| ScaleOfRows::of_tile(b, block, (native, matrix))).collect();
+    // The matrix of a row of w of the product.
+    let of_matrix = block.rows_of_y() as usize;
+    let pairs = Pairs::load(b, block, &rows);
     let cursor = cursor.unwrap_or_else(|| ring.cursor(b));
-    if let Some(scale) = &of_rows {
-        scale.load(b, block.main, start);
+    for scale in &of_rows {
+        scale.begin(b, block.main, start);
+    }
+    if let Some(turn) = turn {
+        turn.begin(b);
     }
     b.for_each(start, end, 1u32, "number", |b, k_tile| {
         let phase = cursor.phase();
         let next = ring.after(b, phase);
         ring.wait(b, phase);
-        let of_rows = of_rows.as_ref().map(|scale| scale.scales(b, block.main, k_tile)[0]);
+        if let Some(turn) = turn {
+            let later = b.add(k_tile, 1u32);
+            let last = b.equal(later, end);
+            b.when(last, |b| turn.end(b, first_lane));
+        }
+        let of_rows: Vec<Operand> =
+            of_rows.iter().map(|scale| scale.scales(b, block.main, k_tile)[0]).collect();
         let x = stages.x.of_stage(b, phase.stage).index;
         let x = b.mad(first_token, LINE, x);
         let w = codes.array.of_stage(b, phase.stage).index;
         for (tile, total) in (0..).zip(&totals) {
             multiply(b, block, ([&stages.x, &codes.array], [x, w]), (tile, &segment));
             let of_tokens = scales.load(b, (phase.stage, tile * of_tile));
-            let scales = of_tokens.map(|scale| match of_rows {
-                Some(of_rows) => b.mul_f32(scale, of_rows),
-                None => scale,
+            let scales = of_tokens.map(|scale| match &of_rows[..] {
+                [] => vec![scale],
+                of_rows => of_rows.iter().map(|&of_rows| b.mul_f32(scale, of_rows)).collect(),
             });
             b.push(Op::MatrixWait { pending: 0 });
             if tile + 1 == tiles {
                 b.comment("the stage has been read");
                 ring.release(b, phase.stage, first_lane);
             }
-            for ((&sum, &part), &[token, _]) in total.iter().zip(&segment).zip(&lanes.d.registers) {
-                b.accumulate(sum, scales[token], part);
+            for ((&sum, &part), &[token, row]) in total.iter().zip(&segment).zip(&lanes.d.registers)
+            {
+                let row = lanes.d.tokens[row] as usize;
+                let scales = &scales[token];
+                b.accumulate(sum, scales[(row / of_matrix).min(scales.len() - 1)], part);
             }
         }
         cursor.move_to(b, next);
@@ -84,7 +108,11 @@ pub(super) fn consume(
         b.comment("all consumers have read the stages");
         block.consumers().wait(b);
     }
-    store_tokens::store(b, (block, stages), (&rows, &lanes, first_token), &totals);
+    if let Some(pairs) = &pairs {
+        pairs.exchange(b, block, &rows);
+    }
+    let of = (&rows, &lanes, first_token);
+    store_tokens::store(b, (block, stages), (of, pairs.as_ref()), &totals);
 }
 
 /// The products of a k-tile and a tile of tokens: `d = x w^T`. `x` and `w` are the first words of the stage, of the warp group
