@@ -445,8 +445,9 @@ fn experts_multiply_bytes() {
     let of = |name| quantloom_kernels::scheme(name).unwrap();
     // Operands that are not swapped: both groups have tokens of a tile, or each has tiles of its own.
     let both = "tokens=128, row_tiles=1, groups=2, unswapped=1, exact=1, parts=1, batch=1";
-    let turns = "tokens=64, row_tiles=1, groups=2, unswapped=1, exact=1, parts=1, batch=1";
-    let turns_of_two = "tokens=128, row_tiles=2, groups=2, unswapped=1, exact=1, parts=1, batch=1";
+    let ping_pong = "tokens=64, row_tiles=1, groups=2, unswapped=1, exact=1, parts=1, batch=1";
+    let ping_pong_of_two =
+        "tokens=128, row_tiles=2, groups=2, unswapped=1, exact=1, parts=1, batch=1";
     // Two tiles of rows: of gate and up, whose product has the gate then, or of one matrix.
     let cases = [
         (of("fp8_block"), "tokens=32, row_tiles=1", (384, 264), Gate::UngatedRelu2),
@@ -458,9 +459,9 @@ fn experts_multiply_bytes() {
         (of("ct_w4afp8"), "tokens=8, row_tiles=1", (264, 136), Gate::Silu),
         (of("ct_fp8_dynamic"), "tokens=48, row_tiles=2", (264, 136), Gate::UngatedSilu),
         (of("fp8_block"), both, (264, 136), Gate::Silu),
-        (of("fp8_block"), turns, (384, 264), Gate::Silu),
-        (constants, turns, (392, 264), Gate::UngatedRelu2),
-        (constants, turns_of_two, (392, 264), Gate::Silu),
+        (of("fp8_block"), ping_pong, (384, 264), Gate::Silu),
+        (constants, ping_pong, (392, 264), Gate::UngatedRelu2),
+        (constants, ping_pong_of_two, (392, 264), Gate::Silu),
         (constants, both, (392, 136), Gate::UngatedSilu),
     ];
     Share::new(2, 1).of(cases).into_par_iter().for_each(|(scheme, tile, shape, gate)| {

@@ -142,7 +142,8 @@ impl Chosen {
         self.schedule().fits(problem) && self.tokens(problem) >= tokens
     }
 
-    /// The same whatever the estimate says: what may be measured, and chosen again after it was.
+    /// The same whatever the estimate says: what may be measured, and chosen again on the device where it was. (The table of tiles
+    /// asks [`Self::takes`]: a kernel may have more registers than when a line was measured.)
     pub fn runs(&self, problem: &Problem, tokens: u32) -> bool {
         self.schedule().is_launchable(problem) && self.tokens(problem) >= tokens
     }

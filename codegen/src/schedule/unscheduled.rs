@@ -410,15 +410,18 @@ pub enum ChoiceRule {
     Persistent,
     /// The products of a warp group whose operands are not swapped.
     #[error(
-        "unswapped=1 is for single matrices of e4m3 on both sides, with scales of x along K, scales of w of blocks of 128 rows or \
-         a multiple, or none along K, and y in 16 bits"
+        "unswapped=1 is for e4m3 on both sides, with scales of x along K, scales of w of blocks of 128 rows or a multiple, or none \
+         along K, and y in 16 bits unless it is of an expert layer"
     )]
     Unswapped,
     /// The other choices of such a warp group.
     #[error("unswapped=1 is with exact=1, parts=1, batch=1 and splits=1")]
     UnswappedChoices,
     /// The tokens of such a warp group.
-    #[error("unswapped=1 has 64 tokens for each of row_tiles in each of groups, at most 256")]
+    #[error(
+        "unswapped=1 has 64 tokens for each of row_tiles in each of groups, at most 256; in an expert layer with two groups also \
+             those of one group, whose tiles are its own then"
+    )]
     UnswappedTokens,
     /// A shader on a target that is not a GPU.
     #[error("a shader needs a GPU")]

@@ -21,7 +21,7 @@
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
 //! the way from sums to y (`y_lines`: its lines in shared memory). A block that persists (`persistent`, and in every expert layer) has one tile after another
-//! (`tiles`), or two warp groups take turns with tiles (`turns`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
+//! (`tiles`), or two warp groups are in ping-pong (`ping_pong`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
 mod consumer;
@@ -31,6 +31,7 @@ mod limits;
 mod model;
 mod pairs;
 mod params;
+mod ping_pong;
 mod planes;
 mod producer;
 pub(super) mod ring;
@@ -41,7 +42,6 @@ mod store_tokens;
 mod sums;
 mod tiles;
 mod token_scales;
-mod turns;
 mod unswapped;
 mod weights;
 mod y_lines;
@@ -56,10 +56,10 @@ use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::table::Table;
 use super::unscheduled::Unscheduled;
+use ping_pong::PingPong;
 use ring::{Cursor, Ring};
 use stage::Stages;
 use tiles::{Tile, Tiles};
-use turns::{Turn, Turns};
 
 pub use shape::WarpGroupTile;
 
@@ -158,7 +158,7 @@ impl Block<'_> {
 
     /// Writes a kernel whose blocks have one tile after another.
     fn write_tiles(&self, b: &mut Builder) {
-        let (stages, ring, (table, turns)) = self.declare(b);
+        let (stages, ring, (table, ping_pong)) = self.declare(b);
         let WarpGroupTile { tokens, programmatic, multicast, .. } = self.tile;
         let row_blocks = self.tile.row_blocks(self.main.problem);
         let tiles = match self.main.problem.stack.zip(self.io.order) {
@@ -172,15 +172,17 @@ impl Block<'_> {
         let by = self.consumers();
         let consumers = |b: &mut Builder| {
             let cursor = ring.cursor(b);
-            let turn = turns.map(|turns| turns.of_group(b, self.group_warps()));
+            let group = ping_pong.map(|both| both.of_group(b, self.group_warps()));
             tiles.each(b, |b, tile| {
                 let own = |b: &mut Builder| {
                     let block = self.of_tile(b, tile);
-                    block.consume(b, (&ring, &stages, of_tile), (Some(cursor), turn, table));
+                    block.consume(b, (&ring, &stages, of_tile), (Some(cursor), group, table));
                 };
-                let work = |b: &mut Builder| match turn {
+                let work = |b: &mut Builder| match group {
                     None => own(b),
-                    Some(turn) => turn.take(b, (&ring, cursor, self.tile.k_stages(self.main)), own),
+                    Some(group) => {
+                        group.take(b, (&ring, cursor, self.tile.k_stages(self.main)), own)
+                    }
                 };
                 match &tile.routed {
                     None => work(b),
@@ -203,10 +205,10 @@ impl Block<'_> {
         &self,
         b: &mut Builder,
         of: (&Ring, &Stages, (Operand, Operand)),
-        (cursor, turn, table): (Option<Cursor>, Option<Turn>, Option<Table>),
+        (cursor, group, table): (Option<Cursor>, Option<ping_pong::Group>, Option<Table>),
     ) {
         match self.tile.unswapped {
-            true => unswapped::consume(b, self, of, (cursor, turn)),
+            true => unswapped::consume(b, self, of, (cursor, group)),
             false => consumer::consume(b, self, of, (cursor, table)),
         }
     }
@@ -223,15 +225,15 @@ impl Block<'_> {
     }
 
     /// Declares and initialises what both roles use.
-    fn declare(&self, b: &mut Builder) -> (Stages, Ring, (Option<Table>, Option<Turns>)) {
+    fn declare(&self, b: &mut Builder) -> (Stages, Ring, (Option<Table>, Option<PingPong>)) {
         let stages = Stages::declare(b, self);
         let writers = 1 + gather::warps(self).unwrap_or(0);
-        let warps = if self.takes_turns() { self.group_warps() } else { self.consumer_warps() };
+        let warps = if self.is_ping_pong() { self.group_warps() } else { self.consumer_warps() };
         let ring = Ring::declare(b, (self.tile.stages, writers, (warps, self.tile.multicast)));
         let table = Table::declare(b, &self.main.problem.plan.dequant);
-        let turns = Turns::declare(b, self);
-        if let Some(turns) = turns {
-            turns.initialise(b, self.group_warps());
+        let ping_pong = PingPong::declare(b, self);
+        if let Some(both) = ping_pong {
+            both.initialise(b, self.group_warps());
         }
         ring.initialise(b);
         match self.tile.multicast {
@@ -239,7 +241,7 @@ impl Block<'_> {
             // Copies and arrivals of the other block follow.
             _ => b.cluster_barrier(),
         }
-        (stages, ring, (table, turns))
+        (stages, ring, (table, ping_pong))
     }
 
     fn roles(
@@ -256,8 +258,8 @@ impl Block<'_> {
     }
 
     /// Whether each warp group has tiles of its own.
-    fn takes_turns(&self) -> bool {
-        self.tile.takes_turns(self.main.problem)
+    fn is_ping_pong(&self) -> bool {
+        self.tile.is_ping_pong(self.main.problem)
     }
 
     /// Whether a block has one tile after another.

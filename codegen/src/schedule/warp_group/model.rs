@@ -122,8 +122,8 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
         let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
-        let turns = tiles.div_ceil(AT_ONCE.into()) as f64;
-        let time = turns * (shape.of_block(main) - START);
+        let waves = tiles.div_ceil(AT_ONCE.into()) as f64;
+        let time = waves * (shape.of_block(main) - START);
         Some((tile.stages < ENOUGH_STAGES, time, tile))
     });
     let fastest = timed.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));

@@ -3,8 +3,8 @@
 //! Columns come in order, so that every lane needs all groups of a k-tile, also where the native layout
 //! distributes them over the lanes of a row ([`GroupParams::in_order`]).
 //!
-//! A scale of a block of rows is one number a k-tile for all rows of a warp's tile, in a buffer that holds little: a
-//! warp reads it there, a stage ahead.
+//! A scale of a block of rows is one number a k-tile for all rows of a warp's tile, in a buffer that holds little: the
+//! lanes of a warp read those of as many k-tiles there, ahead.
 
 use super::Block;
 use super::stage::{StagedParam, Stages};

@@ -1,7 +1,7 @@
 //! The order of writes and reads of the stages, by two arrays of mbarriers.
 //!
 //! `full[stage]` completes a phase when the bytes of a k-tile have arrived, and all warps that copy rows by
-//! themselves have; `empty[stage]` when every warp that multiplies has read it, in each block that shares the copies
+//! themselves have; `empty[stage]` when every warp that multiplies it has read it, in each block that shares the copies
 //! of x. Phase p of both is the p-th use of the stage, so a wait needs the parity of p; a [`StagePhase`] counts it.
 
 use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type, Uniformity};

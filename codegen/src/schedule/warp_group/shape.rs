@@ -322,10 +322,11 @@ impl WarpGroupTile {
                 ChoiceRule::UnswappedChoices,
             ),
             (self.shares_copies(problem), ChoiceRule::Multicast),
-            ((1..=3).contains(&self.groups), ChoiceRule::WarpGroups),
+            ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
+            (!self.persistent || problem.stack.is_none(), ChoiceRule::Persistent),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
-                (self.takes_turns(problem) || self.tokens == self.groups * self.row_tiles * ROWS)
+                (self.is_ping_pong(problem) || self.tokens == self.groups * self.row_tiles * ROWS)
                     && self.tokens <= MOST_TOKENS,
                 ChoiceRule::UnswappedTokens,
             ),
@@ -442,7 +443,7 @@ impl WarpGroupTile {
     }
 
     /// Whether each of two warp groups has tiles of its own, in an expert layer.
-    pub(super) fn takes_turns(&self, problem: &Problem) -> bool {
+    pub(super) fn is_ping_pong(&self, problem: &Problem) -> bool {
         let own = self.unswapped && self.groups == 2 && self.tokens == self.row_tiles * ROWS;
         own && problem.stack.is_some()
     }

@@ -12,9 +12,8 @@ use super::pairs::Pairs;
 use super::params::ScaleOfRows;
 use super::ring::{Cursor, Ring};
 use super::stage::{LINE, StagedArray, Stages};
-use super::turns::Turn;
 use super::weights::WarpRows;
-use super::{Block, store_tokens};
+use super::{Block, ping_pong, store_tokens};
 use crate::ir::{
     Accumulator, Address, Builder, Cache, MatrixOperand, Op, Operand, Reg, SharedTile, Special,
     Type, Width,
@@ -28,13 +27,13 @@ const CORE_ROWS: u32 = 8;
 /// Bytes of a row of codes in a stage: those of a chunk.
 const ROW_BYTES: u32 = SHARED_BYTES / 2;
 
-/// The program of the consumers' warps; of one tile with the cursor of a block that has several, and the turn of a warp group that
-/// has tiles of its own.
+/// The program of the consumers' warps; of one tile with the cursor of a block that has several, and a warp group that has
+/// tiles of its own.
 pub(super) fn consume(
     b: &mut Builder,
     block: &Block<'_>,
     (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
-    (cursor, turn): (Option<Cursor>, Option<Turn>),
+    (cursor, own): (Option<Cursor>, Option<ping_pong::Group>),
 ) {
     let (Some(lanes), Some(x_scales), [codes]) =
         (LaneMap::new(block.product), &stages.x_scales, &stages.codes[..])
@@ -46,7 +45,7 @@ pub(super) fn consume(
     let rows = WarpRows { group, warp: in_group, lane, first: 0u32.into() };
     let tiles = block.tile.row_tiles;
     let of_tile = block.product.shape[0];
-    let first_token = match turn {
+    let first_token = match own {
         Some(_) => 0u32.into(),
         None => b.mul(group, tiles * of_tile),
     };
@@ -66,17 +65,17 @@ pub(super) fn consume(
     for scale in &of_rows {
         scale.begin(b, block.main, start);
     }
-    if let Some(turn) = turn {
-        turn.begin(b);
+    if let Some(own) = own {
+        own.begin(b);
     }
     b.for_each(start, end, 1u32, "number", |b, k_tile| {
         let phase = cursor.phase();
         let next = ring.after(b, phase);
         ring.wait(b, phase);
-        if let Some(turn) = turn {
+        if let Some(own) = own {
             let later = b.add(k_tile, 1u32);
             let last = b.equal(later, end);
-            b.when(last, |b| turn.end(b, first_lane));
+            b.when(last, |b| own.end(b, first_lane));
         }
         let of_rows: Vec<Operand> =
             of_rows.iter().map(|scale| scale.scales(b, block.main, k_tile)[0]).collect();

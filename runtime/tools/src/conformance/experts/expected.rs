@@ -193,9 +193,11 @@ impl Expecting<'_> {
             let all = of.rows[at].iter().zip(&of.errors[at]);
             for (column, (part, error)) in all.enumerate() {
                 let at = pair.token * hidden + column;
-                let size = pair.weight.abs() * (part.abs() + error);
+                // A weight of 0 says nothing of a part that may have overflowed.
+                let weighted = |of: f64| or_unbounded(pair.weight.abs() * of);
+                let (size, error) = (weighted(part.abs() + error), weighted(*error));
                 y[at].y += pair.weight * part;
-                y[at].error += pair.weight.abs() * error + part_rounding(self.rounding.parts, size);
+                y[at].error += error + part_rounding(self.rounding.parts, size);
                 sizes[at] += size;
             }
         }

@@ -1,4 +1,4 @@
-//! Two warp groups that take turns: each multiplies every other tile of a block that has several, so that one multiplies while the
+//! Two warp groups in ping-pong: each multiplies every other tile of a block that has several, so that one multiplies while the
 //! other one finishes its sums and stores them.
 //!
 //! Both visit all tiles. A group skips the stages of the other one's tiles, which it does not read. A wait for a stage needs the
@@ -9,26 +9,26 @@ use super::Block;
 use super::ring::{Cursor, Ring};
 use crate::ir::{BarrierId, BarrierRef, Builder, Op, Operand, Reg, Special, Type, Uniformity};
 
-/// The mbarriers: `turn[group]` completes a phase when all warps of the other group have waited for their last stage of a tile.
+/// The mbarriers: `ping_pong[group]` completes a phase when all warps of the other group have waited for their last stage of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct Turns(BarrierId);
+pub(super) struct PingPong(BarrierId);
 
-/// A group's turns, as variables of the loop over tiles.
+/// A group's state, as variables of the loop over tiles.
 #[derive(Clone, Copy)]
-pub(super) struct Turn {
-    turns: Turns,
+pub(super) struct Group {
+    barriers: PingPong,
     /// The number of the group.
     group: Operand,
     /// The group that has the next tile.
     next: Reg,
-    /// The parity of the phase that the group's next turn waits for.
+    /// The parity of the phase that the group's next tile waits for.
     parity: Reg,
 }
 
-impl Turns {
-    /// Declares the mbarriers of two groups, if those of the block take turns.
+impl PingPong {
+    /// Declares the mbarriers of two groups, if those of the block are in ping-pong.
     pub(super) fn declare(b: &mut Builder, block: &Block<'_>) -> Option<Self> {
-        block.takes_turns().then(|| Self(b.barriers("turn", 2)))
+        block.is_ping_pong().then(|| Self(b.barriers("ping_pong", 2)))
     }
 
     /// One thread initialises the mbarriers, before it does those of the ring.
@@ -44,24 +44,24 @@ impl Turns {
     }
 
     /// Of this warp's group, one of so many warps, before the first tile, which group 0 has.
-    pub(super) fn of_group(self, b: &mut Builder, warps: u32) -> Turn {
+    pub(super) fn of_group(self, b: &mut Builder, warps: u32) -> Group {
         let warp = b.special(Special::Warp);
         let number = b.div(warp, warps);
-        let group = b.variable("turn_group", Type::U32, Uniformity::WarpGroup);
+        let group = b.variable("ping_pong_group", Type::U32, Uniformity::WarpGroup);
         b.push(Op::Uniform { dst: group, a: number });
         let group = group.into();
         let variable =
             |b: &mut Builder, name: &str| b.variable(name, Type::U32, Uniformity::WarpGroup);
-        let (next, parity) = (variable(b, "next_turn"), variable(b, "turn_parity"));
+        let (next, parity) = (variable(b, "next_group"), variable(b, "ping_pong_parity"));
         b.set(next, 0u32);
         // Nobody is before group 0's first tile: the phase before phase 0 counts as complete.
         let other = b.xor(group, 1u32);
         b.set(parity, other);
-        Turn { turns: self, group, next, parity }
+        Group { barriers: self, group, next, parity }
     }
 }
 
-impl Turn {
+impl Group {
     /// Writes what a group does with a tile of so many stages, if the tile is its own.
     pub(super) fn take(
         self,
@@ -81,7 +81,7 @@ impl Turn {
 
     /// The group waits until the other one has waited for all stages of the tile before.
     pub(super) fn begin(self, b: &mut Builder) {
-        let barrier = BarrierRef { array: self.turns.0, index: self.group };
+        let barrier = BarrierRef { array: self.barriers.0, index: self.group };
         b.push(Op::MbarrierWait { barrier, parity: self.parity.into() });
         let flipped = b.xor(self.parity, 1u32);
         b.set(self.parity, flipped);
@@ -90,7 +90,7 @@ impl Turn {
     /// A warp has waited for the last stage of its tile; the condition is that of its first lane.
     pub(super) fn end(self, b: &mut Builder, first_lane: Operand) {
         let other = b.xor(self.group, 1u32);
-        let barrier = BarrierRef { array: self.turns.0, index: other };
+        let barrier = BarrierRef { array: self.barriers.0, index: other };
         b.push(Op::WarpSync);
         b.when(first_lane, |b| b.push(Op::MbarrierArrive { barrier, expect: None }));
     }
