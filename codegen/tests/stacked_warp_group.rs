@@ -169,6 +169,33 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
     }
 }
 
+/// Where operands are not swapped, rows of h of slots without a pair are 0, which a bias would not leave them; others are not.
+#[test]
+fn rows_without_a_pair_are_0() {
+    let text = "weight: e4m3, scale: f32 per 128x128, bias: f32, pack: [k, n], \
+                activation: e4m3 { scale: f32 per 1x128 }";
+    for (tokens, groups, row_tiles) in [(64, 2, 1), (128, 2, 1), (128, 2, 2)] {
+        let stack = Stack { shards: 2, ..stack(ExpertProduct::GateUp, 4, 3) };
+        let routed = (33, Routing::Random);
+        let scheme = scheme(("x", text));
+        let layer = RandomStack::draw(&scheme, "sm_90a", (72, 264), stack, routed, 9).unwrap();
+        let (problem, layer) = (layer.of_stack(Some(Gate::Silu), false), layer.of_ones());
+        let tile = WarpGroupTile {
+            unswapped: true,
+            exact: true,
+            ..tile("x", (tokens, groups, row_tiles, 3))
+        };
+        let chosen = Chosen::WarpGroup(WarpGroupTile { batch: 1, ..tile });
+        let run = layer.run(&of_blocks(&layer.kernel(chosen, &problem), 2), tokens, 0);
+        let run = run.unwrap_or_else(|why| panic!("{why}"));
+        let rows = run.y.bytes.chunks(2 * 72).zip(&run.of_slots);
+        let (paired, empty): (Vec<_>, Vec<_>) = rows.partition(|(_, pair)| **pair < 99);
+        assert!(paired.len() > 20 && empty.len() > 20, "{} and {}", paired.len(), empty.len());
+        assert!(empty.iter().all(|(row, _)| row.iter().all(|byte| *byte == 0)), "{tokens}");
+        assert!(paired.iter().all(|(row, _)| row.iter().any(|byte| *byte != 0)), "{tokens}");
+    }
+}
+
 /// Rows of pairs times their router weights.
 #[test]
 fn rows_are_weighted() {

@@ -70,17 +70,14 @@ fn scales_in_constants_take_fewer_multiplications() {
     }
 }
 
+/// A tile with scales on weights and all of K.
+fn tile(tokens: u32, groups: u32, row_tiles: u32, stages: u32, batch: u32) -> WarpGroupTile {
+    WarpGroupTile { tokens, groups, row_tiles, stages, batch, ..WARP_GROUP }
+}
+
 /// M, N and K that no tile divides, one token, one k-tile, fewer k-tiles than stages, K within a chunk.
 #[test]
 fn products_are_right() {
-    let tile = |tokens, groups, row_tiles, stages, batch| WarpGroupTile {
-        tokens,
-        groups,
-        row_tiles,
-        stages,
-        batch,
-        ..WARP_GROUP
-    };
     let cases = [
         (("sym", 0, (40, 840)), 33, tile(32, 2, 1, 2, 4)),
         (("sym", 0, (200, 128)), 1, tile(8, 1, 1, 2, 2)),
@@ -330,14 +327,8 @@ fn rings_have_the_stages_that_consumers_hold() {
 #[ignore = "a long sweep: .ci/run runs it"]
 fn products_of_large_tiles_are_right() {
     let large = [(128, 2, 1, 4, 2), (256, 1, 1, 2, 1), (128, 2, 2, 3, 1), (64, 3, 1, 4, 4)];
-    let of = |(tokens, groups, row_tiles, stages, batch)| WarpGroupTile {
-        tokens,
-        groups,
-        row_tiles,
-        stages,
-        batch,
-        ..WARP_GROUP
-    };
+    let of =
+        |(tokens, groups, row_tiles, stages, batch)| tile(tokens, groups, row_tiles, stages, batch);
     let mut all = Vec::new();
     for tile in Share::new(1, 2).of(large).into_iter().map(of) {
         all.push((("sym", 0, (392, 1096)), 300, tile));

@@ -54,18 +54,7 @@ struct Skinny<'p> {
     io: ProductBuffers,
     lane: Operand,
     warp: Operand,
-    /// The block's number along the rows of w.
-    block: Operand,
-    /// The block's number among those that split K; `None` if not known yet.
-    split: Option<Operand>,
-    /// The number of the block's tile of y along the tokens, and the number of such tiles.
-    token_block: (Operand, Operand, Extent),
-    /// The tokens of the warp: of all warps the same, unless the block combines experts.
-    rows: TokenRows,
-    /// The block's token, if it combines its experts, and whether the expert of this warp is here.
-    combined: Option<(CombinedBlock, Operand)>,
-    /// The matrix.
-    matrix: Matrix,
+    place: Place,
     /// Per tile of rows, this lane's first word of codes of each plane.
     codes: Vec<Vec<Operand>>,
     /// The group parameters that the product has: scales, zero points, corrections.
@@ -142,12 +131,17 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     Ok(b.finish())
 }
 
-/// Where the work of a warp is; the fields are those of [`Skinny`].
+/// Where the work of a warp is.
 struct Place {
+    /// The block's number along the rows of w.
     block: Operand,
+    /// The block's number among those that split K; `None` if not known yet.
     split: Option<Operand>,
+    /// The number of the block's tile of y along the tokens, and the number of such tiles.
     token_block: (Operand, Operand, Extent),
+    /// The tokens of the warp: of all warps the same, unless the block combines experts.
     rows: TokenRows,
+    /// The block's token, if it combines its experts, and whether the expert of this warp is here.
     combined: Option<(CombinedBlock, Operand)>,
     matrix: Matrix,
 }
@@ -210,24 +204,9 @@ impl<'p> Skinny<'p> {
         place: impl FnOnce(&mut Builder, Operand) -> Place,
     ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
-        let Place { block, split, token_block, rows, combined, matrix } = place(b, warp);
+        let place = place(b, warp);
         let (codes, params) = (Vec::new(), Vec::new());
-        let mut this = Self {
-            main,
-            x_fragment,
-            tile,
-            io,
-            lane,
-            warp,
-            block,
-            split,
-            token_block,
-            rows,
-            combined,
-            matrix,
-            codes,
-            params,
-        };
+        let mut this = Self { main, x_fragment, tile, io, lane, warp, place, codes, params };
         this.place_tiles(b);
         this
     }
@@ -237,14 +216,14 @@ impl<'p> Skinny<'p> {
     /// computed again and not stored.
     fn place_tiles(&mut self, b: &mut Builder) {
         let (main, tile) = (self.main, self.tile);
-        let first = b.mul(self.block, tile.row_tiles);
+        let first = b.mul(self.place.block, tile.row_tiles);
         let ragged = !main.problem.grid_row_tiles().is_multiple_of(tile.row_tiles);
         b.comment("this lane's codes, and the numbers of its rows");
-        let apart = ragged || self.matrix.together > 1;
+        let apart = ragged || self.place.matrix.together > 1;
         let tiles = if apart { tile.row_tiles } else { 1 };
         let numbers = (0..tiles).map(|r| {
             let number = b.add(first, r);
-            let (number, matrix) = self.matrix.tile(b, number);
+            let (number, matrix) = self.place.matrix.tile(b, number);
             let number = if ragged {
                 b.binary(Binary::Min, number, main.problem.row_tiles() - 1)
             } else {
@@ -306,15 +285,15 @@ impl<'p> Skinny<'p> {
         let (rows, tokens) = (self.rows(), self.tile.tokens);
         let added = self.tile.matrices(self.main.problem);
         let constants = Constants::declare(b, self.main.problem, added * rows, added * tokens);
-        let first = b.mul(self.block, rows);
+        let first = b.mul(self.place.block, rows);
         let of_rows = RowRange {
             first,
             count: rows,
             end: self.main.problem.n,
-            matrix: self.matrix,
+            matrix: self.place.matrix,
             of_tile: self.main.problem.plan.native.rows,
         };
-        if self.combined.is_none() {
+        if self.place.combined.is_none() {
             constants.copy_rows(b, &self.io, of_rows, self.participants());
         }
         let table = Table::declare(b, &self.main.problem.plan.dequant);
@@ -327,15 +306,15 @@ impl<'p> Skinny<'p> {
         if programmatic {
             b.push(Op::GridWait);
         }
-        let experts = match self.combined {
+        let experts = match self.place.combined {
             Some((block, _)) => {
                 let of = (&constants, &self.io);
                 block.copy_constants(b, of, (of_rows, tokens), self.participants());
                 Some(block.copy_experts(b, self.participants()))
             }
             None => {
-                let first = self.rows.number(b, 0u32.into());
-                constants.copy_tokens(b, &self.io, (first, &self.rows), self.participants());
+                let first = self.place.rows.number(b, 0u32.into());
+                constants.copy_tokens(b, &self.io, (first, &self.place.rows), self.participants());
                 None
             }
         };
@@ -381,9 +360,9 @@ impl<'p> Skinny<'p> {
     ) -> Epilogue<'p> {
         let (main, tile) = (self.main, self.tile);
         let split = self.split(b);
-        let token_rows = match self.combined {
+        let token_rows = match self.place.combined {
             Some((block, _)) => block.row_of_y(b, tile.tokens),
-            None => self.rows,
+            None => self.place.rows,
         };
         Epilogue {
             main,
@@ -396,8 +375,8 @@ impl<'p> Skinny<'p> {
             at_once: 1,
             participants: self.participants(),
             token_rows,
-            row_block: (self.block, main.problem.grid_row_tiles().div_ceil(tile.row_tiles)),
-            token_block: self.token_block,
+            row_block: (self.place.block, main.problem.grid_row_tiles().div_ceil(tile.row_tiles)),
+            token_block: self.place.token_block,
             split,
             experts,
         }
@@ -405,7 +384,7 @@ impl<'p> Skinny<'p> {
 
     /// The block's number among those that split K.
     fn split(&self, b: &mut Builder) -> Operand {
-        match self.split {
+        match self.place.split {
             Some(split) => split,
             None if self.tile.splits > 1 => b.special(Special::Block(1)),
             None => 0u32.into(),
@@ -425,13 +404,13 @@ impl<'p> Skinny<'p> {
         let k_iters = self.main.k_iters();
         b.comment("this warp's k-tiles");
         let split = self.split(b);
-        let warp = if self.combined.is_some() { b.rem(self.warp, warps) } else { self.warp };
+        let warp = if self.place.combined.is_some() { b.rem(self.warp, warps) } else { self.warp };
         let part = b.mad(split, warps, warp);
         let share = b.mul(part, k_iters);
         let start = b.div(share, parts);
         let share = b.add(share, k_iters);
         let end = b.div(share, parts);
-        let end = match self.combined {
+        let end = match self.place.combined {
             Some((_, here)) => b.select(here, end, start),
             None => end,
         };

@@ -163,6 +163,18 @@ impl RandomStack {
         })
     }
 
+    /// The same whose x is 1 in e4m3, with scales of 1, as warp groups read it.
+    pub fn of_ones(self) -> Self {
+        let own = self.problem.of_warp_groups();
+        // Scales are in tiles of 32 tokens.
+        let rows = self.rows().next_multiple_of(32);
+        let groups = own.input.groups().unwrap_or(1) as usize;
+        let x = vec![0x38; self.rows() * own.input.columns as usize];
+        let scales = 1f32.to_bits().to_le_bytes().repeat(rows * groups);
+        let operand = vec![(BufferRole::X, x), (BufferRole::OperandScale, scales)];
+        Self { operand, ..self }
+    }
+
     fn rows(&self) -> usize {
         self.x.len() / self.problem.k as usize
     }

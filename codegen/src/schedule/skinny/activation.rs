@@ -38,10 +38,10 @@ impl Activation {
         let row = skinny.x_fragment.token.of(b, skinny.lane);
         let in_row = skinny.x_fragment.part.of(b, skinny.lane);
         let column = b.mul(in_row, main.problem.input.words(main.lane_columns()));
-        let readable = skinny.rows.readable(b, skinny.token_tiles() * main.token_tile());
+        let readable = skinny.place.rows.readable(b, skinny.token_tiles() * main.token_tile());
         let sources = (0..skinny.token_tiles()).map(|tile| {
             let row = b.add(row, tile * main.token_tile());
-            let number = skinny.rows.number(b, row);
+            let number = skinny.place.rows.number(b, row);
             let row = readable.row(b, number);
             b.mad(row, main.problem.input.words(main.problem.input.columns), column)
         });
@@ -56,7 +56,7 @@ impl Activation {
             let first = first.of(b, skinny.lane);
             let of_token = |token: &u32| {
                 let token = b.add(first, tile * main.token_tile() + token);
-                let number = skinny.rows.number(b, token);
+                let number = skinny.place.rows.number(b, token);
                 let row = readable.row(b, number);
                 b.mul(row, groups)
             };

@@ -119,8 +119,10 @@ impl Schedule for WarpGroupTile {
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         let grids = [false, true].into_iter();
         let unswapped = grids.flat_map(|persistent| {
-            UNSWAPPED_GROUPS.into_iter().filter_map(move |(groups, row_tiles)| {
-                let block = (groups * row_tiles * ROWS, (groups, row_tiles));
+            let blocks = UNSWAPPED_GROUPS.map(|of| (of.0 * of.1 * ROWS, of)).into_iter();
+            let ping_pong = [1, 2].map(|tiles| (tiles * ROWS, (2, tiles))).into_iter();
+            let ping_pong = ping_pong.filter(|_| problem.stack.is_some());
+            blocks.chain(ping_pong).filter_map(move |block| {
                 Self::deepest_unswapped(problem, block, persistent, Self::is_launchable)
             })
         });
