@@ -502,9 +502,13 @@ fn pairs_of_a_token_take_the_blocks_that_were_measured() {
     ));
     let mxfp4 = "weight: e2m1, scale: e8m0 per 1x32, pack: u8 [k:2 | k, n], activation: bf16";
     let mxfp4 = scheme(("mxfp4", mxfp4));
-    let expected = [[(2, 8, 3), (1, 24, 1)], [(2, 8, 3), (2, 24, 1)], [(2, 8, 3), (2, 24, 1)]];
-    let layers = [(2048, 768, 8), (2880, 2880, 4), (4096, 14_336, 2)];
-    for ((hidden, intermediate, top_k), expected) in layers.into_iter().zip(expected) {
+    let cases = [
+        (1, (2048, 768, 8), [(2, 8, 3), (1, 24, 1)]),
+        (8, (2048, 768, 8), [(2, 8, 4), (2, 8, 4)]),
+        (1, (2880, 2880, 4), [(2, 8, 3), (2, 24, 1)]),
+        (1, (4096, 14_336, 2), [(2, 8, 4), (2, 24, 1)]),
+    ];
+    for (tokens, (hidden, intermediate, top_k), expected) in cases {
         let scheme = if top_k == 4 { &mxfp4 } else { &int4 };
         let of = |product, (n, k), gate, combined| {
             let single =
@@ -512,14 +516,14 @@ fn pairs_of_a_token_take_the_blocks_that_were_measured() {
             let stack = stack(product, 16, top_k);
             let stack = Stack { gate, direct: true, weighted: combined, combined, ..stack };
             let problem = single.unwrap().giving(NUMBER_BF16).unwrap().stacked(stack).unwrap();
-            match choose_stacked(&problem, 1, None).unwrap() {
+            match choose_stacked(&problem, tokens, None).unwrap() {
                 Chosen::Skinny(tile) => (tile.row_tiles, tile.warps, tile.min_blocks),
                 other => panic!("{other:?}"),
             }
         };
         let gate_up = of(ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu), false);
         let down = of(ExpertProduct::Down, (hidden, intermediate), None, true);
-        assert_eq!([gate_up, down], expected, "{hidden} x {intermediate}");
+        assert_eq!([gate_up, down], expected, "M = {tokens}, {hidden} x {intermediate}");
     }
 }
 
@@ -558,7 +562,7 @@ fn kernels_of_experts(
                 let shared = combined.then_some(if top_k > 4 { F32 } else { BF16 });
                 let stack = Stack { gate, direct, weighted, combined, shared, ..stack };
                 let problem = single.clone().giving(output).unwrap().stacked(stack).unwrap();
-                for &tokens in if direct { &[1][..] } else { tokens } {
+                for &tokens in if direct { &[1, 8][..] } else { tokens } {
                     let chosen = choose_stacked(&problem, tokens, None);
                     let chosen = chosen.unwrap_or_else(|why| panic!("{} {sm}: {why}", scheme.name));
                     let kernel = verify(chosen.write(&problem).unwrap());

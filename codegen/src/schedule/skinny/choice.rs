@@ -17,7 +17,7 @@ use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
 use crate::schedule::unscheduled::{ChoiceRule, Unscheduled};
-use crate::target::Feature;
+use crate::target::{Class, Feature};
 
 choices! {
     /// The free choices of a skinny kernel.
@@ -50,6 +50,11 @@ const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
 const MOST_WARPS: u32 = 32;
 /// Tokens of a block that adds the experts of one: as many as products of one token have.
 const MOST_COMBINED_TOKENS: u32 = 2;
+/// Registers that are enough on Hopper for one token of a pair and at most two tiles of rows, of codes without planes: the assembler
+/// shares them more tightly there (all schemes of the catalogue assemble without spills, up to 84 by the estimate).
+const ENOUGH_FOR_PAIRS: u32 = 64;
+/// Blocks of a multiprocessor from which these are worth having: larger blocks with as few registers were slower.
+const SEVERAL: u32 = 4;
 /// The largest M of a skinny product.
 const MOST_TOKENS: u32 = 16;
 /// Words of codes in flight per lane of an SM that are enough: 48 KB per SM. More would be better, but
@@ -315,7 +320,8 @@ impl SkinnyTile {
         let numbers = 2 * numbers.saturating_sub(1);
         let tile = main.k_tile_words() + sums + numbers;
         let x = x + x_scales;
-        24 + main.compiled(self.row_tiles * token_tiles)
+        let all = 24
+            + main.compiled(self.row_tiles * token_tiles)
             + x
             + integers
             + of_x
@@ -324,7 +330,15 @@ impl SkinnyTile {
             + self.row_tiles * tile
             + further
             + ahead
-            + stacked
+            + stacked;
+        let problem = main.problem;
+        let of_pairs = problem.stack.is_some_and(|stack| stack.direct) && self.tokens == 1;
+        let whole = problem.plan.dequant.weight.code.bits().is_power_of_two();
+        let several = self.min_blocks >= SEVERAL && self.row_tiles <= 2;
+        match problem.target().class == Class::Hopper && of_pairs && whole && several {
+            true => all.min(ENOUGH_FOR_PAIRS),
+            false => all,
+        }
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
