@@ -542,11 +542,11 @@ fn all_found(
     assert!(missed.is_empty(), "{}: not found: {missed:?}", kernel.name);
 }
 
-/// A layer whose rows and columns no tile divides, and a tile whose ring is used again.
+/// A layer whose rows and columns no tile divides, with experts of an odd number of pairs, and a tile whose ring is used again.
 fn mutated(product: ExpertProduct) -> (RandomStack, WarpGroupTile) {
     let (routed, shape) = ((9, Routing::Random), (72, 520));
     let layer =
-        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 21);
+        RandomStack::draw(&scheme(SCHEMES[0]), "sm_90a", shape, stack(product, 4, 3), routed, 22);
     (layer.unwrap(), tile("sym", (8, 1, 2, 3)))
 }
 

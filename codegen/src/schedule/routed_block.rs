@@ -7,7 +7,7 @@
 use super::order::{OrderArray, OrderWords};
 use super::rows::TokenRows;
 use super::stack::{Matrix, Stack};
-use crate::ir::{Builder, Extent, Op, Operand, Special, Width};
+use crate::ir::{Builder, Cache, Extent, Mask, Op, Operand, Reg, Special, Width};
 
 /// A block of an expert layer's product.
 pub(super) struct RoutedBlock {
@@ -75,8 +75,30 @@ impl RoutedBlock {
         (stack, words, count): (Stack, OrderWords, Operand),
         [token_block, shard, row_block]: [Operand; 3],
     ) -> Self {
+        let expert = b.load(words.expert(token_block), Width::B32)[0];
+        Self::of_expert(b, (stack, words, count), [token_block, shard, row_block], expert.into())
+    }
+
+    /// The same of a tile that the block has later, if there is one: its expert is loaded to a register.
+    pub(super) fn of_later_tile(
+        b: &mut Builder,
+        (stack, words, count): (Stack, OrderWords, Operand),
+        place: [Operand; 3],
+        (expert, is_tile): (Reg, Operand),
+    ) -> Self {
+        let mask = Some(Mask::or_zero(is_tile));
+        b.load_into(&[expert], words.expert(place[0]), Width::B32, mask, Cache::Default);
+        Self::of_expert(b, (stack, words, count), place, expert.into())
+    }
+
+    /// The same of a tile whose expert is known.
+    pub(super) fn of_expert(
+        b: &mut Builder,
+        (stack, words, count): (Stack, OrderWords, Operand),
+        [token_block, shard, row_block]: [Operand; 3],
+        expert: Operand,
+    ) -> Self {
         let in_use = b.less(token_block, count);
-        let expert = b.load(words.expert(token_block), Width::B32)[0].into();
         Self { in_use, expert, words, stack, token_block, shard, row_block, split: 0u32.into() }
     }
 

@@ -21,7 +21,7 @@ use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 
 use super::order::{NONE, OrderWords};
 use super::stack::Stack;
-use crate::ir::{Binary, Builder, Cache, Mask, Operand, Type, Width};
+use crate::ir::{Binary, Builder, Cache, Mask, Operand, Reg, Type, Width};
 
 /// Where the rows of a block's tokens are.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +124,15 @@ impl TokenRows {
             .then_some(Mask { condition: within, fill: NONE.into() });
         let pair = b.load_as(Type::U32, from, Width::B32, mask, Cache::Default)[0];
         Token { number, pair: Some(pair.into()) }
+    }
+
+    /// Loads the pair of a slot, whose number is counted over all blocks, to a register: [`NONE`] where `within` is false. In an
+    /// expert layer with an order.
+    pub(super) fn load_pair(&self, b: &mut Builder, slot: Operand, (to, within): (Reg, Operand)) {
+        let Rows::Routed { words, .. } = self.of else { return };
+        let from = words.pair(b, slot);
+        let mask = Some(Mask { condition: within, fill: NONE.into() });
+        b.load_into(&[to], from, Width::B32, mask, Cache::Default);
     }
 
     /// The token of a number among `tokens` numbers that threads may exceed. With a single matrix

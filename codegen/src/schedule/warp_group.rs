@@ -26,6 +26,7 @@
 
 mod consumer;
 mod exchange;
+mod gates;
 mod gather;
 mod limits;
 mod model;

@@ -2,21 +2,26 @@
 
 use quantloom_codegen::schedule::experts::exponential::EXP_UNITS;
 use quantloom_codegen::schedule::experts::function::gate;
+use quantloom_codegen::schedule::experts::reciprocal::RECIPROCAL_UNITS;
 use quantloom_dsl::experts::Gate;
 use quantloom_dsl::reference::experts;
 
 use super::apply::apply;
 use super::{TARGETS, UNIT};
 
+/// Units of `v / (1 + exp(-a))` times u, of a that is exact.
+const QUOTIENT: f64 = EXP_UNITS + RECIPROCAL_UNITS + 4.0;
+
 pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 
 /// The largest error of a gate's h in f32, before h is rounded to another type.
 ///
-/// `v / (1 + exp(-a))`: exp has [`EXP_UNITS`], of its argument a relative error of r units of 2^-24
-/// makes |a| r units of exp; the sum rounds once and has no larger relative error than exp; the
-/// quotient rounds once; the product with u rounds once.
-/// - silu: the argument is exact. EXP + 3.
-/// - swigluoai: the argument rounds once. EXP + 3 + |alpha g|, and once more for the rounding of
+/// `v / (1 + exp(-a))` is v, or v e where a is negative, times the reciprocal of 1 + e with e = exp(-|a|): e has [`EXP_UNITS`],
+/// and of its argument a relative error of r units of 2^-24 makes |a| r units of e; v e and the sum round once each, and the sum has
+/// half of the relative error of e at most, with the other sign where both are there; the reciprocal has [`RECIPROCAL_UNITS`];
+/// its product, and that with u, round once each.
+/// - silu: the argument is exact. QUOTIENT = EXP + RECIPROCAL + 4.
+/// - swigluoai: the argument rounds once. QUOTIENT + |alpha g|, and once more for the rounding of
 ///   u + 1, of which an absolute error of 2^-24 |u + 1| remains relative.
 /// - gelu_tanh: the argument has its constants' and four operations' roundings: 6 |a|.
 /// - gelu: of the tail `t exp(p)`, t has 3 units, p = -v^2 / 2 + P(t) has v^2 / 2 + |P| units of its
@@ -26,19 +31,18 @@ pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 /// Of positive v an error of the argument a, |a| r units of exp(-a), is of the sum 1 + exp(-a): at most r
 /// units, as a exp(-a) < 1.
 ///
-/// Below the smallest normal number a result has half of the smallest f32 more; where exp(-a)
-/// overflows, which is of negative v, the result is 0 instead of less than |v u| 2^-127.
+/// Below the smallest normal number e, and a product, have half of the smallest f32 more.
 pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
     let tail = |argument: f64| if argument < 0.0 { -argument } else { 1.0 };
     let relative = match gate {
         Gate::Silu | Gate::SiluLimit { .. } | Gate::SwigluStep { .. } | Gate::UngatedSilu => {
-            EXP_UNITS + 3.0
+            QUOTIENT
         }
         Gate::SwigluOai { alpha, limit } => {
-            EXP_UNITS + 4.0 + tail(f64::from(alpha) * g.min(limit.into()))
+            QUOTIENT + 1.0 + tail(f64::from(alpha) * g.min(limit.into()))
         }
         Gate::GeluTanh | Gate::UngatedGeluTanh => {
-            EXP_UNITS + 3.0 + 6.0 * tail(1.6 * (g + 0.044_715 * g.powi(3)))
+            QUOTIENT + 6.0 * tail(1.6 * (g + 0.044_715 * g.powi(3)))
         }
         Gate::Gelu | Gate::UngatedGelu => {
             EXP_UNITS + 3.0 + tail(g * g.abs() / 2.0) + 2.0 + 8.0 + 2.1 + 3.0
@@ -52,7 +56,7 @@ pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
         _ => f64::INFINITY,
     };
     let factor = if gate.shards() == 2 { u.abs().min(limit) + 1.0 } else { 1.0 };
-    let underflow = ((-g).max(0.0) + 1.0) * factor * 2f64.powi(-126);
+    let underflow = ((-g).max(0.0) + 2.0) * factor * 2f64.powi(-149);
     relative * (1.0 + 1e-5) * UNIT * h.abs() + underflow
 }
 

@@ -3,6 +3,7 @@
 use quantloom_codegen::ir::Kernel;
 use quantloom_codegen::schedule::experts::exponential::EXP_UNITS;
 use quantloom_codegen::schedule::experts::logarithm::LN_UNITS;
+use quantloom_codegen::schedule::experts::reciprocal::RECIPROCAL_UNITS;
 use quantloom_codegen::schedule::experts::{RouteProblem, route};
 use quantloom_codegen::target::target;
 use quantloom_dsl::experts::{ExpertLayer, Routing, Score};
@@ -63,7 +64,7 @@ fn logits(layer: &ExpertLayer, seed: u64) -> Vec<f32> {
 ///   itself: EXP + |l - max| units; the sum of powers has the mean of their errors, below EXP + 1 (a power
 ///   of argument -a has weight exp(-a), and a exp(-a) < 1/2 a term; the largest has none), and one rounding
 ///   a step, E / 4 + 2; the quotient one.
-/// - sigmoid: EXP + 2.
+/// - sigmoid: e or 1 times the reciprocal of 1 + e: EXP, RECIPROCAL, the sum and the product round once each.
 /// - sqrtsoftplus: ln(1 + t) has [`LN_UNITS`] and that of t, EXP; the sum one, halved by the root, which
 ///   has one.
 /// - logits are exact.
@@ -73,7 +74,7 @@ fn score_units(routing: &Routing, logit: f64, largest: f64, experts: u32) -> f64
             let steps = f64::from(experts) / 4.0 + 2.0;
             2.0 * EXP_UNITS + (largest - logit) + f64::from(experts) / 2.0 + steps + 2.0
         }
-        Score::Sigmoid => EXP_UNITS + 2.0,
+        Score::Sigmoid => EXP_UNITS + RECIPROCAL_UNITS + 2.0,
         Score::SqrtSoftplus => (LN_UNITS + EXP_UNITS + 1.0) / 2.0 + 1.0,
         Score::Logits => 0.0,
     }

@@ -4,7 +4,8 @@
 
 use quantloom_dsl::experts::Gate;
 
-use super::exponential::exp;
+use super::exponential::{exp, exp_of_negative};
+use super::reciprocal::reciprocal;
 use crate::ir::{Binary, Builder, Compare, Operand, Ternary, Unary};
 use crate::schedule::activation::{at_least, at_most};
 
@@ -64,12 +65,19 @@ pub fn silu(b: &mut Builder, v: Operand) -> Operand {
     over_one_plus_exp(b, v, v)
 }
 
-/// `above / (1 + exp(-v))`: above times the sigmoid of v, with one rounding less.
+/// `above / (1 + exp(-v))`: above times the sigmoid of v. Of `e = exp(-|v|)`, which does not overflow: above times 1 or e, times
+/// the reciprocal of 1 + e. No operation has a slow path: a division of f32 is a call for numbers like 0 and those near 2^126,
+/// which took two thirds of an epilogue's time (docs/performance/experts.md).
 fn over_one_plus_exp(b: &mut Builder, above: Operand, v: Operand) -> Operand {
-    let below = b.unary(Unary::Negate, v);
-    let power = exp(b, below);
+    let magnitude = b.unary(Unary::Abs, v);
+    let below = b.unary(Unary::Negate, magnitude);
+    let power = exp_of_negative(b, below);
+    let scaled = b.mul_f32(above, power);
+    let negative = b.compare(Compare::LessF32, v, 0.0f32);
+    let above = b.select(negative, scaled, above);
     let sum = b.add_f32(power, 1.0f32);
-    b.binary(Binary::DivF32, above, sum)
+    let inverse = reciprocal(b, sum);
+    b.mul_f32(above, inverse)
 }
 
 /// v times the distribution function of the normal distribution, which is `erfc(-v / sqrt 2) / 2`.

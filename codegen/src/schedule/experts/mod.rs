@@ -11,7 +11,7 @@
 //! | `activate` | `gate` | z [s, T B, I] of the first product | h [T B, I] |
 //! | `combine` | `combine` | parts [R, H] of the second product | y [M, H] |
 //!
-//! `exponential` and `logarithm` write elementary functions as operations, `function` silu, gelu and the
+//! `exponential`, `logarithm` and `reciprocal` write elementary functions as operations, `function` silu, gelu and the
 //! gates from them; `elements` loads and stores neighbouring elements.
 
 mod activate;
@@ -20,6 +20,7 @@ pub(super) mod elements;
 pub mod exponential;
 pub mod function;
 pub mod logarithm;
+pub mod reciprocal;
 mod route;
 mod sort;
 mod weigh;

@@ -4,20 +4,21 @@
 //! In an expert layer the slots of a token block are rows of any tokens. Eight lanes copy a line of 128 bytes of a row,
 //! vector v of token t to vector v ^ (t % 8). These copies do not arrive at an mbarrier by themselves: a warp waits
 //! for those of an earlier stage, makes them visible to the async proxy, which reads x, and arrives. Slots without a
-//! pair, and columns beyond K, are zeros that nothing is read for. One lane a token copies its scale of the stage.
+//! pair, and columns beyond K, are zeros that nothing is read for. One lane a slot loads its pair and copies its scale of the stage.
 //!
 //! A consumer releases a stage in the middle of the next one, so that a warp may be behind its copies by at most two stages
 //! less than there are. It is behind by half of them: then consumers have the other half to read while more rows are on
-//! their way. At the end of a tile it waits for all, while the pairs of the next tile are loaded.
+//! their way. So from one tile to the next; the pairs of the next tile's slots are loaded while the rows of a tile are copied.
 
 use super::Block;
 use super::ring::Ring;
 use super::stage::{LINE, Stages, group_of_x, groups_of_x, line_columns};
 use super::tiles::Tiles;
-use crate::ir::{Address, Builder, Operand, Special, Type, Uniformity, Width};
+use crate::ir::{Address, Builder, Operand, Reg, Shuffle, Special, Type, Uniformity, Width};
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::input::TOKEN_TILE;
-use crate::schedule::rows::Token;
+use crate::schedule::routed_block::RoutedBlock;
+use crate::schedule::rows::{Token, TokenRows};
 
 /// Bytes of a vector, and vectors of a line.
 const VECTOR: u32 = 16;
@@ -31,7 +32,102 @@ pub(super) fn warps(block: &Block<'_>) -> Option<u32> {
     stack.gathers().then_some(warps.min(block.group_warps()))
 }
 
-/// The rows that a lane copies.
+/// The slots whose rows a lane copies of each tile, one vector of every line, and the pairs of its next tile's.
+struct Slots {
+    /// The number in the token block of the first slot.
+    first: Operand,
+    /// The distance of slots.
+    apart: u32,
+    /// How many there are.
+    count: u32,
+    /// The lane, and the vector that it copies of a line.
+    lane: Operand,
+    vector: Operand,
+    /// The slots whose pairs the lane loads, and whose scales along K it copies: every eighth of those that eight lanes share.
+    own: Vec<OwnSlot>,
+}
+
+/// A slot whose pair a lane loads.
+#[derive(Clone, Copy)]
+struct OwnSlot {
+    /// Its number in the token block.
+    number: Operand,
+    /// Whether the eight lanes have that many.
+    within: Operand,
+    /// Its pair in the next tile.
+    pair: Reg,
+}
+
+impl Slots {
+    fn declare(b: &mut Builder, (block, warps): (&Block<'_>, u32)) -> Self {
+        let (thread, lane) = (b.special(Special::Thread), b.special(Special::Lane));
+        let before = block.consumer_warps() * b.warp_size();
+        let thread = b.sub(thread, before);
+        let (first, vector) = (b.div(thread, VECTORS), b.rem(thread, VECTORS));
+        let apart = warps * b.warp_size() / VECTORS;
+        let count = block.tile.tokens.div_ceil(apart);
+        let own = (0..count).step_by(VECTORS as usize).map(|further| {
+            let at = b.add(vector, further);
+            let number = b.mad(at, apart, first);
+            let within = match further + VECTORS <= count {
+                true => true.into(),
+                false => b.less(at, count),
+            };
+            let pair = b.variable("next_pair", Type::U32, Uniformity::Varying);
+            OwnSlot { number, within, pair }
+        });
+        let own = own.collect();
+        Self { first, apart, count, lane, vector, own }
+    }
+
+    /// Starts the loads of the pairs of a tile; there are none where the condition is false.
+    fn load(&self, b: &mut Builder, rows: &TokenRows, there: Operand) {
+        for &OwnSlot { number, within, pair } in &self.own {
+            let slot = rows.number(b, number);
+            let within = b.both(there, within);
+            rows.load_pair(b, slot, (pair, within));
+        }
+    }
+
+    /// The rows of a tile, whose pairs have been loaded.
+    fn rows(&self, b: &mut Builder, block: &Block<'_>) -> Rows {
+        let input = &block.main.problem.input;
+        let row_of = |b: &mut Builder, slot: Operand, pair: Operand| {
+            let number = block.rows.number(b, slot);
+            let token = Token::of_pair(number, pair);
+            let exists = block.rows.exists(b, token);
+            (block.rows.x_row(b, token, exists), exists)
+        };
+        let columns = input.words(input.columns);
+        let column = b.mul(self.vector, VECTOR / input.word().bytes());
+        let first_of_eight = b.sub(self.lane, self.vector);
+        let from = (0..self.count).map(|at| {
+            let holder = b.add(first_of_eight, at % VECTORS);
+            let own = &self.own[(at / VECTORS) as usize];
+            let pair = b.shuffle(Shuffle::Index, own.pair, holder);
+            let slot = b.add(self.first, at * self.apart);
+            let (row, exists) = row_of(b, slot, pair);
+            (b.mad(row, columns, column), exists)
+        });
+        let from = from.collect();
+        // Slots that are `apart` apart are the same number in eight lines.
+        let in_eight = b.rem(self.first, 8);
+        let place = b.xor(self.vector, in_eight);
+        let line = b.mul(self.first, LINE);
+        let to = b.mad(place, VECTOR / 4, line);
+        let own = if groups_of_x(block.main).is_some() { &self.own[..] } else { &[] };
+        let groups = input.groups().unwrap_or(1);
+        let scales = own.iter().map(|&OwnSlot { number, within, pair }| {
+            let (row, exists) = row_of(b, number, pair.into());
+            let from = input.scale_order.place(b, (row, groups), 0u32.into());
+            Scaled { slot: number, within, from, exists }
+        });
+        let scales = scales.collect();
+        Rows { from, column, to, apart: self.apart, scales }
+    }
+}
+
+/// The rows of a tile that a lane copies.
 struct Rows {
     /// Per row, the word of its vector in the first line of x, and whether the row exists.
     from: Vec<(Operand, Operand)>,
@@ -58,50 +154,6 @@ struct Scaled {
 }
 
 impl Rows {
-    /// The rows of a tile; `meanwhile` is written after the loads of their pairs.
-    fn declare(
-        b: &mut Builder,
-        (block, warps): (&Block<'_>, u32),
-        meanwhile: impl FnOnce(&mut Builder),
-    ) -> Self {
-        let input = &block.main.problem.input;
-        let thread = b.special(Special::Thread);
-        let first = block.consumer_warps() * b.warp_size();
-        let thread = b.sub(thread, first);
-        let (row, vector) = (b.div(thread, VECTORS), b.rem(thread, VECTORS));
-        let column = b.mul(vector, VECTOR / input.word().bytes());
-        let columns = input.words(input.columns);
-        let apart = warps * b.warp_size() / VECTORS;
-        let number = block.rows.number(b, row);
-        let tokens = (0..block.tile.tokens).step_by(apart as usize).map(|further| {
-            let number = b.add(number, further);
-            block.rows.token(b, number, true.into())
-        });
-        let tokens: Vec<Token> = tokens.collect();
-        let scaled = scaled_tokens(b, (block, warps), thread);
-        meanwhile(b);
-        let from = tokens.into_iter().map(|token| {
-            let exists = block.rows.exists(b, token);
-            let row = block.rows.x_row(b, token, exists);
-            (b.mad(row, columns, column), exists)
-        });
-        let from = from.collect();
-        // Rows that are `apart` apart are the same number in eight lines.
-        let in_eight = b.rem(row, 8);
-        let place = b.xor(vector, in_eight);
-        let line = b.mul(row, LINE);
-        let to = b.mad(place, VECTOR / 4, line);
-        let scales = scaled.into_iter().map(|(slot, within, token)| {
-            let exists = block.rows.exists(b, token);
-            let row = block.rows.x_row(b, token, exists);
-            let groups = input.groups().unwrap_or(1);
-            let from = input.scale_order.place(b, (row, groups), 0u32.into());
-            Scaled { slot, within, from, exists }
-        });
-        let scales = scales.collect();
-        Self { from, column, to, apart, scales }
-    }
-
     /// Starts the copies of a stage.
     fn copy(
         &self,
@@ -146,29 +198,6 @@ impl Rows {
     }
 }
 
-/// The tokens whose scales along K a lane copies: their numbers in the token block, and whether it has that many. None
-/// without such scales.
-fn scaled_tokens(
-    b: &mut Builder,
-    (block, warps): (&Block<'_>, u32),
-    thread: Operand,
-) -> Vec<(Operand, Operand, Token)> {
-    if groups_of_x(block.main).is_none() {
-        return Vec::new();
-    }
-    let (tokens, threads) = (block.tile.tokens, warps * b.warp_size());
-    let all = (0..tokens).step_by(threads as usize).map(|further| {
-        let slot = b.add(thread, further);
-        let number = block.rows.number(b, slot);
-        let within = match further + threads <= tokens {
-            true => true.into(),
-            false => b.less(slot, tokens),
-        };
-        (slot, within, block.rows.token(b, number, within))
-    });
-    all.collect()
-}
-
 /// The program of the producer's warps that copy rows: of each tile of the block, stage by stage. The thread that
 /// leads starts the tensor copies of weights.
 pub(super) fn produce(
@@ -191,15 +220,16 @@ pub(super) fn produce(
         let open = b.variable("open", Type::U32, b.control().min(Uniformity::WarpGroup));
         b.comment("stages whose copies have started and not arrived");
         b.set(open, 0u32);
-        let all_arrive = |b: &mut Builder| {
-            b.copy_wait(0);
-            b.for_each(0u32, open, 1u32, "last", |b, _| arrive(b));
-            b.set(open, 0u32);
+        let slots = Slots::declare(b, (block, warps));
+        let load = |b: &mut Builder, next: &RoutedBlock, there: Operand| {
+            let rows = next.rows(b, block.tile.tokens);
+            slots.load(b, &rows, there);
         };
-        tiles.each(b, |b, tile| {
+        tiles.each_ahead(b, load, |b, tile, load_next| {
+            let block = &block.of_tile(b, tile);
+            let rows = slots.rows(b, block);
+            load_next(b);
             b.when(tile.in_use(), |b| {
-                let block = &block.of_tile(b, tile);
-                let rows = Rows::declare(b, (block, warps), all_arrive);
                 b.for_each(start, end, 1u32, "number", |b, number| {
                     let phase = cursor.phase();
                     ring.acquire(b, phase);
@@ -225,7 +255,8 @@ pub(super) fn produce(
             });
         });
         b.comment("the last stages");
-        all_arrive(b);
+        b.copy_wait(0);
+        b.for_each(0u32, open, 1u32, "last", |b, _| arrive(b));
     };
     if warps == block.group_warps() {
         return work(b);

@@ -6,6 +6,7 @@ use super::stage::Stages;
 use super::tiles::Tiles;
 use super::{Block, exchange, gather};
 use crate::ir::{Builder, Op, Operand, Special};
+use crate::schedule::routed_block::RoutedBlock;
 
 /// Stages of weights that are copied before the wait for earlier kernels. More of them delay the first stage of
 /// x.
@@ -42,9 +43,11 @@ pub(super) fn produce_tiles(
     }
     b.when(leads, |b| {
         let cursor = ring.cursor(b);
-        tiles.each(b, |b, tile| {
+        let none = |_: &mut Builder, _: &RoutedBlock, _: Operand| ();
+        tiles.each_ahead(b, none, |b, tile, load_next| {
+            let block = &block.of_tile(b, tile);
+            load_next(b);
             b.when(tile.in_use(), |b| {
-                let block = &block.of_tile(b, tile);
                 b.for_each(start, end, 1u32, "number", |b, number| {
                     let phase = cursor.phase();
                     ring.acquire(b, phase);

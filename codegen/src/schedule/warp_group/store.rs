@@ -8,17 +8,16 @@
 //! Rows of pairs in 16 bits, which are not neighbours either, go through the same lines, which lanes copy to y:
 //! eight of them 128 bytes of a row.
 
-use super::Block;
 use super::pairs::Pairs;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use super::y_lines::{self, Stores, meet};
+use super::{Block, gates};
 use crate::ir::{
     Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Special, Type,
     Width,
 };
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
-use crate::schedule::experts::function::gate;
 use crate::schedule::lanes::LaneMap;
 use crate::schedule::order::OrderArray;
 use crate::schedule::rows::{Token, TokenRows};
@@ -394,14 +393,12 @@ impl<'p, 'b> Finish<'p, 'b> {
                 return [0, 1].map(|row| [0, 1].map(|token| pair[token].1[0][row]));
             };
             let exists = [0, 1].map(|token| self.exists(b, pair[token].0));
-            // A gate is a long chain of operations.
-            let values = b.interleaved(4, |b, number| {
-                let (row, token) = (number / 2, number % 2);
-                let of_shards = &pair[token].1;
-                let value = gate(b, of, of_shards[0][row], of_shards[of_shards.len() - 1][row]);
-                b.select(exists[token], value, 0.0f32)
+            let [first, last] = pair.each_ref().map(|(_, of_shards)| {
+                let [g, u] = [&of_shards[0], &of_shards[of_shards.len() - 1]];
+                [0, 1].map(|row| [g[row], u[row]])
             });
-            [[values[0], values[1]], [values[2], values[3]]]
+            let h = gates::values(b, of, exists, [first, last]);
+            [0, 1].map(|row| [h[0][row], h[1][row]])
         });
         blocks.collect()
     }

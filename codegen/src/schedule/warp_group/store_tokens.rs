@@ -7,17 +7,16 @@
 //! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store two neighbouring numbers, four lanes 32 bytes of a
 //! row. Rows of pairs in 16 bits go through the same lines, which lanes copy to y: eight of them 128 bytes of a row.
 
-use super::Block;
 use super::pairs::Pairs;
 use super::stage::{LINE, Stages};
 use super::store::{gives_pairs, half_of};
 use super::weights::WarpRows;
 use super::y_lines::{self, LINE_ROWS, Stores, meet};
+use super::{Block, gates};
 use crate::ir::{
     Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, Reg, SharedId, Type, Width,
 };
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
-use crate::schedule::experts::function::gate;
 use crate::schedule::lanes::LaneMap;
 use crate::schedule::order::OrderArray;
 use crate::schedule::rows::Token;
@@ -307,13 +306,9 @@ impl<'p, 'b> Finish<'p, 'b> {
         let Some(of) = block.main.problem.stack.and_then(|stack| stack.gate) else {
             return [0, 1].map(|token| [0, 1].map(|row| first[token][row]));
         };
-        // A gate is a long chain of operations.
-        let values = b.interleaved(4, |b, number| {
-            let (token, row) = (number / 2, number % 2);
-            let value = gate(b, of, first[token][row], last[token][row]);
-            b.select(of_tile[token].exists, value, 0.0f32)
-        });
-        [[values[0], values[1]], [values[2], values[3]]]
+        let exists = of_tile.each_ref().map(|token| token.exists);
+        let results = [0, 1].map(|token| [0, 1].map(|row| [first[token][row], last[token][row]]));
+        gates::values(b, of, exists, results)
     }
 }
 

@@ -7,7 +7,9 @@
 //! the next tile start while consumers finish sums. In an expert layer without a gate token blocks that are not in use
 //! have no tiles; with one their rows of y are zeros.
 
-use crate::ir::{Binary, Builder, Extent, Op, Operand, ParameterId, Special, Width};
+use crate::ir::{
+    Binary, Builder, Extent, Op, Operand, ParameterId, Special, Type, Uniformity, Width,
+};
 use crate::schedule::order::{OrderArray, OrderWords};
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::stack::Stack;
@@ -84,35 +86,92 @@ impl Tiles {
 
     /// Writes what a warp does for each tile of its block.
     pub(super) fn each(&self, b: &mut Builder, write: impl FnOnce(&mut Builder, &Tile)) {
-        let (token_blocks, routed) = (self.token_blocks, self.routed);
-        let shards = routed.map_or(1, |routed| routed.stack.shards_of_y());
-        let all = b.mul(token_blocks, self.row_blocks * shards);
-        let bands = self.row_blocks.div_ceil(BAND).max(1);
-        let of_band = self.row_blocks.div_ceil(bands).next_multiple_of(self.cluster);
-        let [first, apart] =
-            [Special::Block(0), Special::Blocks(0)].map(|special| b.special(special));
+        let Numbers { first, all, apart } = self.numbers(b);
         b.for_each(first, all, apart, "tile", |b, number| {
-            let (rest, row_block) = match bands {
-                1 => (b.div(number, self.row_blocks), b.rem(number, self.row_blocks)),
-                _ => {
-                    let tiles = b.mul(token_blocks, of_band * shards);
-                    let (band, number) = divided(b, number, tiles);
-                    // The last band may have fewer.
-                    let first = b.mul(band, of_band);
-                    let left = b.sub(self.row_blocks, first);
-                    let width = b.binary(Binary::Min, left, of_band);
-                    let (rest, row_block) = divided(b, number, width);
-                    (rest, b.add(first, row_block))
-                }
-            };
-            let (token_block, shard) = (b.div(rest, shards), b.rem(rest, shards));
-            let routed = routed.map(|Routed { stack, words, count }| {
-                let place = [token_block, shard, row_block];
+            let place = self.place(b, number);
+            let routed = self.routed.map(|Routed { stack, words, count }| {
                 RoutedBlock::of_tile(b, (stack, words, count), place)
             });
+            let [token_block, _, row_block] = place;
             write(b, &Tile { token_block, row_block, routed });
         });
     }
+
+    /// As [`Self::each`], with loads of an expert layer that are a tile ahead: that of a tile's expert, and what `load` writes
+    /// for a tile whose token block is in use where the condition is true. `write` has a program that starts the loads
+    /// for the next tile, and writes it once, where the tile's own have been read.
+    pub(super) fn each_ahead(
+        &self,
+        b: &mut Builder,
+        load: impl Fn(&mut Builder, &RoutedBlock, Operand),
+        write: impl FnOnce(&mut Builder, &Tile, &dyn Fn(&mut Builder)),
+    ) {
+        let Some(Routed { stack, words, count }) = self.routed else {
+            return self.each(b, |b, tile| write(b, tile, &|_| ()));
+        };
+        let Numbers { first, all, apart } = self.numbers(b);
+        let expert = b.variable("expert", Type::U32, b.control().min(Uniformity::WarpGroup));
+        let start = |b: &mut Builder, number: Operand| {
+            let is_tile = b.less(number, all);
+            let place = self.place(b, number);
+            let later =
+                RoutedBlock::of_later_tile(b, (stack, words, count), place, (expert, is_tile));
+            let there = b.both(is_tile, later.in_use);
+            load(b, &later, there);
+        };
+        start(b, first);
+        b.for_each(first, all, apart, "tile", |b, number| {
+            let place = self.place(b, number);
+            let own = b.named("own_expert", expert);
+            let routed = RoutedBlock::of_expert(b, (stack, words, count), place, own);
+            let [token_block, _, row_block] = place;
+            let next = |b: &mut Builder| {
+                let next = b.add(number, apart);
+                start(b, next);
+            };
+            write(b, &Tile { token_block, row_block, routed: Some(routed) }, &next);
+        });
+    }
+
+    /// The numbers of the block's tiles.
+    fn numbers(&self, b: &mut Builder) -> Numbers {
+        let all = b.mul(self.token_blocks, self.row_blocks * self.shards());
+        let [first, apart] =
+            [Special::Block(0), Special::Blocks(0)].map(|special| b.special(special));
+        Numbers { first, all, apart }
+    }
+
+    fn shards(&self) -> u32 {
+        self.routed.map_or(1, |routed| routed.stack.shards_of_y())
+    }
+
+    /// The token block, the shard and the number along the rows of w of the tile of a number.
+    fn place(&self, b: &mut Builder, number: Operand) -> [Operand; 3] {
+        let shards = self.shards();
+        let bands = self.row_blocks.div_ceil(BAND).max(1);
+        let of_band = self.row_blocks.div_ceil(bands).next_multiple_of(self.cluster);
+        let (rest, row_block) = match bands {
+            1 => (b.div(number, self.row_blocks), b.rem(number, self.row_blocks)),
+            _ => {
+                let tiles = b.mul(self.token_blocks, of_band * shards);
+                let (band, number) = divided(b, number, tiles);
+                // The last band may have fewer.
+                let first = b.mul(band, of_band);
+                let left = b.sub(self.row_blocks, first);
+                let width = b.binary(Binary::Min, left, of_band);
+                let (rest, row_block) = divided(b, number, width);
+                (rest, b.add(first, row_block))
+            }
+        };
+        [b.div(rest, shards), b.rem(rest, shards), row_block]
+    }
+}
+
+/// The numbers of a block's tiles: from the first one, so many apart, below that of all blocks' tiles.
+struct Numbers {
+    first: Operand,
+    all: Operand,
+    apart: Operand,
 }
 
 /// Sets the grid, of a block for each multiprocessor, in whole clusters. With programmatic launch the kernel waits here for those before it.
