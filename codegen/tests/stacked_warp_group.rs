@@ -97,6 +97,9 @@ fn products_are_right() {
         (0, ExpertProduct::Down, (72, 136), (75, Routing::Random), (80, 1, 1, 2)),
         // Two bands, of 9 and 8 blocks of rows.
         (0, ExpertProduct::Down, (1064, 136), (5, Routing::Random), (8, 1, 1, 3)),
+        // Two bands of 9 blocks, and none with a token block in use.
+        (0, ExpertProduct::GateUp, (1152, 136), (5, Routing::Random), (8, 1, 1, 3)),
+        (0, ExpertProduct::Down, (1152, 136), (5, Routing::Nowhere), (8, 1, 1, 3)),
     ];
     for (of, product, shape, routed, block) in cases {
         let (text, stack) = (SCHEMES[of], stack(product, 4, 3));

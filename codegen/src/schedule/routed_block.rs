@@ -79,16 +79,17 @@ impl RoutedBlock {
         Self::of_expert(b, (stack, words, count), [token_block, shard, row_block], expert.into())
     }
 
-    /// The same of a tile that the block has later, if there is one: its expert is loaded to a register.
+    /// The same of a tile that the block has later: its expert is loaded to a register, where its token block is in use.
     pub(super) fn of_later_tile(
         b: &mut Builder,
         (stack, words, count): (Stack, OrderWords, Operand),
         place: [Operand; 3],
-        (expert, is_tile): (Reg, Operand),
+        expert: Reg,
     ) -> Self {
-        let mask = Some(Mask::or_zero(is_tile));
+        let later = Self::of_expert(b, (stack, words, count), place, expert.into());
+        let mask = Some(Mask::or_zero(later.in_use));
         b.load_into(&[expert], words.expert(place[0]), Width::B32, mask, Cache::Default);
-        Self::of_expert(b, (stack, words, count), place, expert.into())
+        later
     }
 
     /// The same of a tile whose expert is known.

@@ -20,7 +20,7 @@
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
-//! the way from sums to y (`y_lines`: its lines in shared memory). A block that persists (`persistent`, and in every expert layer) has one tile after another
+//! the way from sums to y (`y_lines`: its lines in shared memory; `gates`: those of expert layers). A block that persists (`persistent`, and in every expert layer) has one tile after another
 //! (`tiles`), or two warp groups are in ping-pong (`ping_pong`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
@@ -280,6 +280,11 @@ impl Block<'_> {
         let start = b.div(share, splits);
         let share = b.add(share, all);
         (start, b.div(share, splits))
+    }
+
+    /// Stages that a consumer holds at once.
+    fn held_stages(&self) -> u32 {
+        if self.tile.unswapped { 2 } else { consumer::Batches::new(self).held() }
     }
 
     /// Chunks of codes of a stage.

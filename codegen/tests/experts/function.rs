@@ -17,9 +17,9 @@ pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 /// The largest error of a gate's h in f32, before h is rounded to another type.
 ///
 /// `v / (1 + exp(-a))` is v, or v e where a is negative, times the reciprocal of 1 + e with e = exp(-|a|): e has [`EXP_UNITS`],
-/// and of its argument a relative error of r units of 2^-24 makes |a| r units of e; v e and the sum round once each, and the sum has
-/// half of the relative error of e at most, with the other sign where both are there; the reciprocal has [`RECIPROCAL_UNITS`];
-/// its product, and that with u, round once each.
+/// and of its argument a relative error of r units of 2^-24 makes |a| r units of e. v e and the sum round once each. The sum has
+/// half of the relative error of e at most, with the other sign where both are there. The reciprocal has [`RECIPROCAL_UNITS`].
+/// Its product, and that with u, round once each.
 /// - silu: the argument is exact. QUOTIENT = EXP + RECIPROCAL + 4.
 /// - swigluoai: the argument rounds once. QUOTIENT + |alpha g|, and once more for the rounding of
 ///   u + 1, of which an absolute error of 2^-24 |u + 1| remains relative.

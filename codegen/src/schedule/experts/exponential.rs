@@ -35,11 +35,11 @@ pub fn exp(b: &mut Builder, x: impl Into<Operand>) -> Operand {
     let x = x.into();
     let above = b.compare(Compare::LessF32, MOST, x);
     let x = b.select(above, MOST, x);
-    exp_of_negative(b, x)
+    bounded_exp(b, x)
 }
 
 /// [`exp`] of numbers up to 89.
-pub fn exp_of_negative(b: &mut Builder, x: Operand) -> Operand {
+pub fn bounded_exp(b: &mut Builder, x: Operand) -> Operand {
     let below = b.compare(Compare::LessF32, x, LEAST);
     let x = b.select(below, LEAST, x);
     let n = b.mul_f32(x, std::f32::consts::LOG2_E);

@@ -4,7 +4,7 @@
 
 use quantloom_dsl::experts::Gate;
 
-use super::exponential::{exp, exp_of_negative};
+use super::exponential::{bounded_exp, exp};
 use super::reciprocal::reciprocal;
 use crate::ir::{Binary, Builder, Compare, Operand, Ternary, Unary};
 use crate::schedule::activation::{at_least, at_most};
@@ -71,7 +71,7 @@ pub fn silu(b: &mut Builder, v: Operand) -> Operand {
 fn over_one_plus_exp(b: &mut Builder, above: Operand, v: Operand) -> Operand {
     let magnitude = b.unary(Unary::Abs, v);
     let below = b.unary(Unary::Negate, magnitude);
-    let power = exp_of_negative(b, below);
+    let power = bounded_exp(b, below);
     let scaled = b.mul_f32(above, power);
     let negative = b.compare(Compare::LessF32, v, 0.0f32);
     let above = b.select(negative, scaled, above);

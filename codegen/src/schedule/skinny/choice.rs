@@ -50,11 +50,13 @@ const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
 const MOST_WARPS: u32 = 32;
 /// Tokens of a block that adds the experts of one: as many as products of one token have.
 const MOST_COMBINED_TOKENS: u32 = 2;
-/// Registers that are enough on Hopper for one token of a pair and at most two tiles of rows, of codes without planes: the assembler
-/// shares them more tightly there (all schemes of the catalogue assemble without spills, up to 84 by the estimate).
+/// Registers that are enough on Hopper for one token of a pair and at most two tiles of rows, of codes without planes, where the
+/// estimate says no more than the second number: the assembler shares registers more tightly there (all schemes of the catalogue
+/// assemble without spills).
 const ENOUGH_FOR_PAIRS: u32 = 64;
-/// Blocks of a multiprocessor from which these are worth having: larger blocks with as few registers were slower.
-const SEVERAL: u32 = 4;
+const MOST_ESTIMATED: u32 = 84;
+/// Blocks of a multiprocessor from which blocks with so few registers are worth having: fewer and larger ones were slower.
+const BLOCKS_OF_PAIRS: u32 = 4;
 /// The largest M of a skinny product.
 const MOST_TOKENS: u32 = 16;
 /// Words of codes in flight per lane of an SM that are enough: 48 KB per SM. More would be better, but
@@ -334,11 +336,9 @@ impl SkinnyTile {
         let problem = main.problem;
         let of_pairs = problem.stack.is_some_and(|stack| stack.direct) && self.tokens == 1;
         let whole = problem.plan.dequant.weight.code.bits().is_power_of_two();
-        let several = self.min_blocks >= SEVERAL && self.row_tiles <= 2;
-        match problem.target().class == Class::Hopper && of_pairs && whole && several {
-            true => all.min(ENOUGH_FOR_PAIRS),
-            false => all,
-        }
+        let small = self.min_blocks >= BLOCKS_OF_PAIRS && self.row_tiles <= 2;
+        let tight = problem.target().class == Class::Hopper && of_pairs && whole && small;
+        if tight && all <= MOST_ESTIMATED { all.min(ENOUGH_FOR_PAIRS) } else { all }
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.

@@ -4,11 +4,12 @@
 //! In an expert layer the slots of a token block are rows of any tokens. Eight lanes copy a line of 128 bytes of a row,
 //! vector v of token t to vector v ^ (t % 8). These copies do not arrive at an mbarrier by themselves: a warp waits
 //! for those of an earlier stage, makes them visible to the async proxy, which reads x, and arrives. Slots without a
-//! pair, and columns beyond K, are zeros that nothing is read for. One lane a slot loads its pair and copies its scale of the stage.
+//! pair, and columns beyond K, are zeros that nothing is read for. One lane a slot copies its scale of the stage.
 //!
-//! A consumer releases a stage in the middle of the next one, so that a warp may be behind its copies by at most two stages
-//! less than there are. It is behind by half of them: then consumers have the other half to read while more rows are on
-//! their way. So from one tile to the next; the pairs of the next tile's slots are loaded while the rows of a tile are copied.
+//! A consumer waits for a stage, or for two, before it releases the one before, so that a warp may be behind its copies by at most so
+//! many stages less than there are. It is behind by half of them: then consumers have the other half to read while more rows are
+//! on their way. A warp is behind from one tile to the next too; the pairs of the next tile's slots are loaded while the rows of a
+//! tile are copied.
 
 use super::Block;
 use super::ring::Ring;
@@ -17,6 +18,7 @@ use super::tiles::Tiles;
 use crate::ir::{Address, Builder, Operand, Reg, Shuffle, Special, Type, Uniformity, Width};
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::input::TOKEN_TILE;
+use crate::schedule::order::NONE;
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::rows::{Token, TokenRows};
 
@@ -43,8 +45,10 @@ struct Slots {
     /// The lane, and the vector that it copies of a line.
     lane: Operand,
     vector: Operand,
-    /// The slots whose pairs the lane loads, and whose scales along K it copies: every eighth of those that eight lanes share.
+    /// The slots whose pairs the lane loads for the eight lanes that share them: every eighth.
     own: Vec<OwnSlot>,
+    /// The slots whose scales along K the lane copies, as neighbouring lanes neighbouring slots. None without such scales.
+    scaled: Vec<OwnSlot>,
 }
 
 /// A slot whose pair a lane loads.
@@ -66,23 +70,36 @@ impl Slots {
         let (first, vector) = (b.div(thread, VECTORS), b.rem(thread, VECTORS));
         let apart = warps * b.warp_size() / VECTORS;
         let count = block.tile.tokens.div_ceil(apart);
+        let of_pair = |b: &mut Builder, number: Operand, within: Operand| {
+            let pair = b.variable("next_pair", Type::U32, Uniformity::Varying);
+            b.set(pair, NONE);
+            OwnSlot { number, within, pair }
+        };
+        let below = |b: &mut Builder, at: Operand, (certain, end): (bool, u32)| match certain {
+            true => Operand::Pred(true),
+            false => b.less(at, end),
+        };
         let own = (0..count).step_by(VECTORS as usize).map(|further| {
             let at = b.add(vector, further);
             let number = b.mad(at, apart, first);
-            let within = match further + VECTORS <= count {
-                true => true.into(),
-                false => b.less(at, count),
-            };
-            let pair = b.variable("next_pair", Type::U32, Uniformity::Varying);
-            OwnSlot { number, within, pair }
+            let within = below(b, at, (further + VECTORS <= count, count));
+            of_pair(b, number, within)
         });
         let own = own.collect();
-        Self { first, apart, count, lane, vector, own }
+        let (tokens, threads) = (block.tile.tokens, warps * b.warp_size());
+        let of_x = groups_of_x(block.main).map_or(0, |_| tokens);
+        let scaled = (0..of_x).step_by(threads as usize).map(|further| {
+            let number = b.add(thread, further);
+            let within = below(b, number, (further + threads <= tokens, tokens));
+            of_pair(b, number, within)
+        });
+        let scaled = scaled.collect();
+        Self { first, apart, count, lane, vector, own, scaled }
     }
 
     /// Starts the loads of the pairs of a tile; there are none where the condition is false.
     fn load(&self, b: &mut Builder, rows: &TokenRows, there: Operand) {
-        for &OwnSlot { number, within, pair } in &self.own {
+        for &OwnSlot { number, within, pair } in self.own.iter().chain(&self.scaled) {
             let slot = rows.number(b, number);
             let within = b.both(there, within);
             rows.load_pair(b, slot, (pair, within));
@@ -115,9 +132,8 @@ impl Slots {
         let place = b.xor(self.vector, in_eight);
         let line = b.mul(self.first, LINE);
         let to = b.mad(place, VECTOR / 4, line);
-        let own = if groups_of_x(block.main).is_some() { &self.own[..] } else { &[] };
         let groups = input.groups().unwrap_or(1);
-        let scales = own.iter().map(|&OwnSlot { number, within, pair }| {
+        let scales = self.scaled.iter().map(|&OwnSlot { number, within, pair }| {
             let (row, exists) = row_of(b, number, pair.into());
             let from = input.scale_order.place(b, (row, groups), 0u32.into());
             Scaled { slot: number, within, from, exists }
@@ -208,7 +224,7 @@ pub(super) fn produce(
 ) {
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
     let first_lane = b.equal(lane, 0u32);
-    let behind = (ring.stages / 2).min(ring.stages - 2);
+    let behind = (ring.stages / 2).min(ring.stages - block.held_stages());
     let work = |b: &mut Builder| {
         let [cursor, written] = [(); 2].map(|()| ring.cursor(b));
         let arrive = |b: &mut Builder| {
@@ -221,9 +237,9 @@ pub(super) fn produce(
         b.comment("stages whose copies have started and not arrived");
         b.set(open, 0u32);
         let slots = Slots::declare(b, (block, warps));
-        let load = |b: &mut Builder, next: &RoutedBlock, there: Operand| {
+        let load = |b: &mut Builder, next: &RoutedBlock| {
             let rows = next.rows(b, block.tile.tokens);
-            slots.load(b, &rows, there);
+            slots.load(b, &rows, next.in_use);
         };
         tiles.each_ahead(b, load, |b, tile, load_next| {
             let block = &block.of_tile(b, tile);

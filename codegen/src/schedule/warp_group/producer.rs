@@ -43,7 +43,7 @@ pub(super) fn produce_tiles(
     }
     b.when(leads, |b| {
         let cursor = ring.cursor(b);
-        let none = |_: &mut Builder, _: &RoutedBlock, _: Operand| ();
+        let none = |_: &mut Builder, _: &RoutedBlock| ();
         tiles.each_ahead(b, none, |b, tile, load_next| {
             let block = &block.of_tile(b, tile);
             load_next(b);

@@ -97,13 +97,13 @@ impl Tiles {
         });
     }
 
-    /// As [`Self::each`], with loads of an expert layer that are a tile ahead: that of a tile's expert, and what `load` writes
-    /// for a tile whose token block is in use where the condition is true. `write` has a program that starts the loads
-    /// for the next tile, and writes it once, where the tile's own have been read.
+    /// As [`Self::each`], but of an expert layer what a tile needs from memory is loaded while the block has the tile before: its
+    /// expert, and what `load` loads of its slots. `write` gets a second program, which starts these loads for the next tile; it
+    /// has to come once in a tile, after the last use of what was loaded for the tile itself.
     pub(super) fn each_ahead(
         &self,
         b: &mut Builder,
-        load: impl Fn(&mut Builder, &RoutedBlock, Operand),
+        load: impl Fn(&mut Builder, &RoutedBlock),
         write: impl FnOnce(&mut Builder, &Tile, &dyn Fn(&mut Builder)),
     ) {
         let Some(Routed { stack, words, count }) = self.routed else {
@@ -111,13 +111,14 @@ impl Tiles {
         };
         let Numbers { first, all, apart } = self.numbers(b);
         let expert = b.variable("expert", Type::U32, b.control().min(Uniformity::WarpGroup));
+        b.set(expert, 0u32);
         let start = |b: &mut Builder, number: Operand| {
             let is_tile = b.less(number, all);
-            let place = self.place(b, number);
-            let later =
-                RoutedBlock::of_later_tile(b, (stack, words, count), place, (expert, is_tile));
-            let there = b.both(is_tile, later.in_use);
-            load(b, &later, there);
+            b.when(is_tile, |b| {
+                let place = self.place(b, number);
+                let later = RoutedBlock::of_later_tile(b, (stack, words, count), place, expert);
+                load(b, &later);
+            });
         };
         start(b, first);
         b.for_each(first, all, apart, "tile", |b, number| {
