@@ -653,3 +653,21 @@ fn kernels_of_experts_with_many_registers_compile() {
     assert!(texts.len() > 30, "{}", texts.len());
     all_compile(&texts);
 }
+
+/// Pairs of schemes with zero points, for which 64 registers are too few.
+#[test]
+fn pairs_with_zero_points_compile() {
+    let integers = "weight: u4, zero: u4 per 1x128, scale: f32 per 1x128, bias: f32, pack: u32 [k:8 | k, n], \
+                    activation: i8 { scale: f32 per 1x128 }, output: bf16";
+    let bits = "weight: u1, zero: u1 per 1x256, scale: bf16 per 1x256, pack: u32 [k:32 | k, n], activation: bf16";
+    let mut texts = Vec::new();
+    for text in [("integers", integers), ("bits", bits)] {
+        for layer in [(1024, 512, 128, 8), (1536, 1024, 64, 4)] {
+            for kernel in kernels_of_experts(&scheme(text), "sm_90a", layer, &[4]) {
+                texts.push((text.0.to_owned(), "sm_90a", emit::source(&kernel).unwrap()));
+            }
+        }
+    }
+    assert!(texts.len() > 30, "{}", texts.len());
+    all_compile(&texts);
+}

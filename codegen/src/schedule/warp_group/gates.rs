@@ -1,8 +1,8 @@
 //! The gates of an expert layer, of a lane's results of two tokens in two rows.
 //!
 //! A token block has its pairs before its empty slots, so that one that is not full has slots without a pair side by side: a warp
-//! leaves out the gates of tokens of which none has a pair. The branch is also the end of what an assembler schedules together: without one it computes the gates of
-//! many results at once, which needs more registers than there are.
+//! leaves out the gates of tokens of which none has a pair. The branch is also the end of what an assembler schedules together:
+//! without one it computes the gates of many results at once, which needs more registers than there are.
 
 use quantloom_dsl::experts::Gate;
 

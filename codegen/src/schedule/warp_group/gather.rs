@@ -56,7 +56,7 @@ struct Slots {
 struct OwnSlot {
     /// Its number in the token block.
     number: Operand,
-    /// Whether the eight lanes have that many.
+    /// Whether there is such a slot.
     within: Operand,
     /// Its pair in the next tile.
     pair: Reg,
