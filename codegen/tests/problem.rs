@@ -357,6 +357,30 @@ fn short_groups_in_f16_have_a_layout_for_scales_of_a_range() {
     }
 }
 
+/// Powers of two up to where bf16 ends stand for the power of two that decoding multiplies with, in one layout for all scales; beside
+/// integers, whose last step is another one, they do not.
+#[test]
+fn powers_of_two_have_a_range_in_bf16() {
+    for chip in ["sm_90a", "sm_80", "gfx942"] {
+        for (weight, most) in
+            [("e2m1", Some(2.0)), ("e2m3", Some(2.0)), ("e3m2", Some(8.0)), ("u4 - 8", None)]
+        {
+            let text = format!(
+                "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u32 [k:* | w, n], activation: bf16 }}"
+            );
+            let scheme = quantloom_dsl::parse(&text).unwrap();
+            let of = |of_range| {
+                let target = target(chip).unwrap();
+                Problem::in_layout(&scheme, &scheme.activations[0], target, ((72, 512), of_range))
+                    .unwrap()
+            };
+            let [any, of_range] = [false, true].map(of);
+            assert_eq!(any.scale_range().map(|range| range.most), most, "{chip}: {text}");
+            assert!(any.plan == of_range.plan && !of_range.is_of_range(), "{chip}: {text}");
+        }
+    }
+}
+
 /// Rows of x are read in vectors of 16 bytes: other rows are copied into whole k-tiles.
 #[test]
 fn rows_of_x_are_whole_vectors() {

@@ -108,10 +108,13 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
         _ => {}
     }),
     ("powers of two of the first of two rows", POWERS, BOTH, |_, op| {
-        if let Op::Ternary { op: Ternary::Permute, c: Operand::U32(select), .. } = op
-            && *select & 0x0f0f == 0x0404
-        {
-            *select = *select & 0x0fff | (*select << 8 & 0xf000);
+        // Of scales in range to the lower byte of each half, of any to the upper one.
+        if let Op::Ternary { op: Ternary::Permute, c: Operand::U32(select), .. } = op {
+            match (*select & 0x0f0f, *select & 0xf0f0) {
+                (0x0404, _) => *select = *select & 0x0fff | (*select << 8 & 0xf000),
+                (_, 0x4040) => *select = *select & 0xf0ff | (*select << 8 & 0x0f00),
+                _ => {}
+            }
         }
     }),
     ("the first row's scale of x for all", ROWS, BOTH, |place, op| match op {

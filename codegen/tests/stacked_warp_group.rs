@@ -95,6 +95,9 @@ fn products_are_right() {
         (5, ExpertProduct::Down, (24, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
         (0, ExpertProduct::GateUp, (40, 264), (65, Routing::Random), (48, 1, 1, 3)),
         (0, ExpertProduct::Down, (72, 136), (75, Routing::Random), (80, 1, 1, 2)),
+        (0, ExpertProduct::GateUp, (72, 264), (17, Routing::Random), (16, 4, 2, 3)),
+        (1, ExpertProduct::GateUp, (40, 392), (9, Routing::One), (8, 3, 2, 2)),
+        (3, ExpertProduct::Down, (264, 136), (33, Routing::Random), (32, 4, 1, 2)),
         // Two bands, of 9 and 8 blocks of rows.
         (0, ExpertProduct::Down, (1064, 136), (5, Routing::Random), (8, 1, 1, 3)),
         // Two bands of 9 blocks, and none with a token block in use.
@@ -645,6 +648,58 @@ fn tiles_assemble() {
         }
     }
     assert!(number > 200 && failed.is_empty(), "{number} tiles:\n{}", failed.join("\n"));
+}
+
+/// Few slots have three or four warp groups a block, which hide each other's waits, many slots two; a block has no rows beyond those of
+/// a matrix if three warp groups have none.
+#[test]
+fn few_slots_have_many_warp_groups() {
+    let scheme = scheme((
+        "m",
+        "weight: e2m1, scale: e8m0 per 1x32, pack: u32 [k:8 | k, n], activation: bf16",
+    ));
+    for (slots, (n, k), groups) in [
+        (16, (768, 2048), 4),
+        (16, (2880, 2880), 3),
+        (48, (2880, 2880), 3),
+        (80, (768, 2048), 2),
+        (128, (2880, 2880), 2),
+    ] {
+        let problem =
+            Problem::new(&scheme, &scheme.activations[0], target("sm_90a").unwrap(), (n, k));
+        let problem = problem.unwrap().of_scales(true);
+        let gate = Some(Gate::Silu);
+        let stack = Stack { gate, ..stack(ExpertProduct::GateUp, 128, 8) };
+        let problem = problem.stacked(stack).unwrap();
+        match choose_stacked(&problem, slots * 4, Some(slots)).unwrap() {
+            Chosen::WarpGroup(tile) => assert_eq!(tile.groups, groups, "{slots} slots, {n} x {k}"),
+            other => panic!("{slots} slots, {n} x {k}: {}", other.name()),
+        }
+    }
+}
+
+/// Eight slots are those of warp groups if experts have two rows on average, there are some waves of tiles, and scales are in range.
+#[test]
+fn few_rows_are_those_of_skinny_products() {
+    let scheme = scheme((
+        "m",
+        "weight: e2m1, scale: e8m0 per 1x32, pack: u32 [k:8 | k, n], activation: bf16",
+    ));
+    for (tokens, experts, in_range, expected) in [
+        (64, 128, true, "warp_group"),
+        (32, 128, true, "skinny"),
+        (4, 8, true, "skinny"),
+        (64, 128, false, "skinny"),
+    ] {
+        let problem =
+            Problem::new(&scheme, &scheme.activations[0], target("sm_90a").unwrap(), (2880, 2880));
+        let gate = Some(Gate::Silu);
+        let stack = Stack { gate, ..stack(ExpertProduct::GateUp, experts, 4) };
+        let problem = problem.unwrap().of_scales(in_range).stacked(stack).unwrap();
+        let chosen = choose_stacked(&problem, tokens, None).unwrap();
+        let found = (chosen.name(), problem.slots(chosen));
+        assert_eq!(found, (expected, Some(8)), "{tokens} tokens, {experts} experts, {in_range}");
+    }
 }
 
 /// The products of large layers of a scheme, each with numbers of slots.

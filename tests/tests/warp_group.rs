@@ -300,6 +300,58 @@ fn kernels_of_a_range_of_scales_multiply_no_others() {
     }
 }
 
+/// Codes, powers of two of one group, and whether they stand for the power of two that decoding multiplies with.
+const POWERS: &[(&str, f64, bool)] = &[
+    ("e2m1", 2.0, true),
+    ("e2m1", 4.0, false),
+    ("e2m1", 5.877_471_754_111_438e-39, true),
+    ("e3m2", 8.0, true),
+    ("e3m2", 16.0, false),
+];
+
+/// Scales of powers of two multiply weights exactly whether they are in the range of a kernel or not; one token and many, and
+/// where codes are multiplied warp by warp.
+#[test]
+fn powers_of_two_multiply_exactly() {
+    let (shape, k) = (Shape::matrix(72, 384), 384);
+    for &(weight, one, in_range) in POWERS {
+        for chip in ["sm_90a", "sm_80", "gfx942"] {
+            let text = format!(
+                "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u32 [k:* | w, n], activation: bf16 }}"
+            );
+            let scheme = &quantloom_dsl::parse(&text).unwrap();
+            let mut codes = draw::layer(scheme, shape, 0);
+            let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
+            let ScaleType::Number(number) = scheme.scales[0].number else { panic!("{text}") };
+            scales.fill(number.encode(0.5, Overflow::Special));
+            // Of each row its first group, and one of a row otherwise.
+            let code = number.encode(one, Overflow::Special);
+            scales.iter_mut().step_by(7).for_each(|scale| *scale = code);
+            let stored = pack(scheme, &codes).unwrap();
+            let stored = |name: &str| stored.get(name).map(Vec::as_slice);
+            let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
+            let simulator = Arc::new(Simulator::new(chip).unwrap());
+            let weight = GpuWeight::new(simulator, scheme, &unpacked).unwrap();
+            let w = unpacked.decode_rows(0..72);
+            for m in [1, 65] {
+                let choice = weight.choice(BF16, m as u64).unwrap();
+                let parameters = &choice.key.schedule.parameters;
+                let case = format!("{chip}, {text} {one:e}, M = {m}");
+                assert_eq!(parameters.contains_key("scales_in_range"), in_range, "{case}");
+                // One weight a token: its product is exact, but for a rounding of y.
+                let column = |at: usize| if at % k == at / k * 5 % k { 1.0 } else { 0.0 };
+                let x: Vec<bf16> = (0..m * k).map(|at| bf16::from_f32(column(at))).collect();
+                let y = weight.matmul(0, Values::Bf16(&x)).unwrap();
+                for (at, y) in y.iter().enumerate() {
+                    let (token, row) = (at / 72, at % 72);
+                    let expected = bf16::from_f32(w[row * k + token * 5 % k]);
+                    assert_eq!(*y, expected.to_f32(), "{case}: y[{token}, {row}]");
+                }
+            }
+        }
+    }
+}
+
 /// All matrices of an expert layer have one kernel: a scale of 2 in one of them is one for all.
 #[test]
 fn stacks_have_kernels_of_a_range_of_scales() {

@@ -279,7 +279,8 @@ pub(super) fn choice(
 ) -> Result<ChosenKernel, JitError> {
     let sizes = [("n", request.n), ("k", request.k)];
     let rounds = chosen.schedule().rounds_scaled_weights(problem);
-    let in_range = (rounds && problem.scales_in_range()).then_some((SCALES_IN_RANGE, 1));
+    let of_range = rounds || problem.power_of_range().is_some();
+    let in_range = (of_range && problem.scales_in_range()).then_some((SCALES_IN_RANGE, 1));
     let parameters = chosen.parameters().into_iter().chain(sizes).chain(in_range);
     let parameters = parameters.chain(layout_of(problem));
     let schedule = Schedule::new(chosen.name(), parameters);

@@ -64,13 +64,14 @@ pub fn choose_stacked_of(
 ) -> Result<Chosen, Unscheduled> {
     let Some(stack) = problem.stack else { return choose_by_model(problem, tokens) };
     let widest = SLOTS[SLOTS.len() - 1];
-    let most = if on_warp_groups(problem, widest).is_some() { widest } else { MOST_SLOTS };
+    let rows = stack.rows_of_expert(tokens);
+    let most = if on_warp_groups(problem, widest, rows).is_some() { widest } else { MOST_SLOTS };
     let wanted = match (slots, stack.direct) {
         (Some(slots), _) => vec![slots],
         (None, true) => vec![1],
         (None, false) => {
             let first = stack.fitting_slots(tokens, most);
-            let first = stack.fastest_slots(problem, tokens, first).unwrap_or(first);
+            let first = stack.fastest_slots(problem, rows, first).unwrap_or(first);
             let larger = SLOTS.into_iter().filter(|slots| *slots > first && *slots <= most);
             let smaller = SLOTS.into_iter().rev().filter(|slots| *slots < first);
             [first].into_iter().chain(smaller).chain(larger).collect()
@@ -115,7 +116,8 @@ fn of_slots(
             return Ok(chosen);
         }
     }
-    if let Some(chosen) = on_warp_groups(problem, slots).filter(fits) {
+    let rows = problem.stack.map_or(0.0, |stack| stack.rows_of_expert(m));
+    if let Some(chosen) = on_warp_groups(problem, slots, rows).filter(fits) {
         return Ok(chosen);
     }
     let tiles = u64::from(problem.together());
@@ -156,10 +158,10 @@ fn of_slots(
     found.ok_or_else(unfit)
 }
 
-/// The choice of warp groups where they are the fastest: for the stack itself, since their blocks have tiles of all
-/// matrices that they multiply.
-fn on_warp_groups(problem: &Problem, slots: u32) -> Option<Chosen> {
-    let serves = WarpGroupTile::serves(problem, slots);
+/// The choice of warp groups where they are the fastest for experts with so many rows: for the stack itself, since their blocks
+/// have tiles of all matrices that they multiply.
+fn on_warp_groups(problem: &Problem, slots: u32, rows: f64) -> Option<Chosen> {
+    let serves = WarpGroupTile::serves_experts(problem, slots, rows);
     serves.then(|| WarpGroupTile::choose(problem, slots).ok().map(Chosen::WarpGroup)).flatten()
 }
 
@@ -219,14 +221,17 @@ impl Stack {
         SLOTS.into_iter().filter(|slots| *slots <= most).find(fits).unwrap_or(most)
     }
 
+    /// The rows of an expert of M tokens, on average.
+    fn rows_of_expert(self, tokens: u32) -> f64 {
+        f64::from(tokens) * f64::from(self.top_k) / f64::from(self.experts)
+    }
+
     /// The slots of a token block for which the model of warp groups gives the least time, if they multiply blocks of
     /// as many slots as `fitting` says.
-    fn fastest_slots(self, problem: &Problem, tokens: u32, fitting: u32) -> Option<u32> {
-        on_warp_groups(problem, fitting)?;
-        let pairs = f64::from(tokens) * f64::from(self.top_k);
-        let rows = pairs / f64::from(self.experts);
+    fn fastest_slots(self, problem: &Problem, rows: f64, fitting: u32) -> Option<u32> {
+        on_warp_groups(problem, fitting, rows)?;
         let time = |slots: u32| {
-            on_warp_groups(problem, slots)?;
+            on_warp_groups(problem, slots, rows)?;
             let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
             Some((slots, of_blocks * token_blocks(rows, slots)))
         };

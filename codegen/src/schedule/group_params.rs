@@ -290,7 +290,10 @@ impl GroupParams {
             let word = shifted(b, words[first.0], shift);
             let bytes = [first.1 / 8, last.1 / 8];
             return match half {
-                Half::Bf16 => powers(b, word, bytes),
+                Half::Bf16 => match power {
+                    Some(power) => powers_times(b, word, bytes, power.exponent),
+                    None => powers(b, word, bytes),
+                },
                 Half::F16 => powers_of_f16(b, word, bytes, power.map_or(0, |power| power.exponent)),
             };
         }
@@ -535,6 +538,13 @@ fn powers(b: &mut Builder, word: Operand, [low, high]: [u32; 2]) -> Operand {
     let moved = b.ternary(Ternary::Permute, word, 0u32, select);
     let powers = b.shr(moved, 1u32);
     b.binary(Binary::MaxPacked(Half::Bf16), powers, 0x0040_0040u32)
+}
+
+/// `2^(code - 127 + power)` of the e8m0 codes in two bytes of a word, in bf16, with a power of at least 1. Codes are no larger than
+/// bf16 takes.
+fn powers_times(b: &mut Builder, word: Operand, [low, high]: [u32; 2], power: i32) -> Operand {
+    let codes = b.ternary(Ternary::Permute, word, 0u32, 0x4040 | low | high << 8);
+    b.mad(codes, 1u32 << 7, (power as u32) << 7 | (power as u32) << 23)
 }
 
 /// `2^(code - 127 + power)` of the e8m0 codes in two bytes of a word, in f16: 0 where that is below 2^-14. Codes are no larger than f16

@@ -24,6 +24,7 @@ use super::unscheduled::{Unscheduled, UnscheduledPart};
 use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
+use crate::plan::scale::WeightRounding;
 use crate::plan::scaled::ScaleRange;
 use crate::plan::{OperandType, Plan};
 use crate::target::{Feature, Target};
@@ -253,13 +254,20 @@ impl Problem {
         self.scales_in_range
     }
 
-    /// The scales that multiply weights in a faster way than others, which is one that rounds them once; `None` if no
-    /// schedule multiplies weights with scales that round them, or there is none:
+    /// The scales that multiply weights in a faster way than others; `None` if there is none:
+    /// - in bf16 powers of two stand for the power of two of last dequantisation steps ([`Self::power_of_range`]);
+    ///
+    /// and of scales that multiply weights in a way that rounds them once:
     /// - in bf16 the constants of last dequantisation steps take them, unless zero points are in the constants;
     /// - in f16 weights times scales are no larger than its numbers, nor are scales that make good what decoding leaves codes too
     ///   small. (None is too small: the product of an integer and a number of f16 is a multiple of its smallest number.)
     pub fn scale_range(&self) -> Option<ScaleRange> {
         let own = self.of_warp_groups();
+        if let Some(power) = [self, own].into_iter().filter_map(Self::power_of_range).max() {
+            let number = Number::E8m0;
+            let most = 2f64.powi(BF16.max().log2().floor() as i32 - power);
+            return Some(ScaleRange { number, most, least: number.decode(0) });
+        }
         let by_plan = own.plan.scale.rounds_weights();
         let may = own.may_round() && !own.scales_of_x_along_k();
         let by_choice = self.target().has(Feature::Wgmma) && own.scales_sums() && may;
@@ -291,6 +299,17 @@ impl Problem {
             }
             Half::Bf16 => None,
         }
+    }
+
+    /// The power of two of last dequantisation steps that scales in [`Self::scale_range`] stand for: of powers of two, which multiply
+    /// weights exactly. Larger ones are multiplied separately, since their products with it are beyond bf16.
+    pub fn power_of_range(&self) -> Option<i32> {
+        let folded = self.plan.scale.folded?;
+        let separate = folded.rounding == WeightRounding::Exact && folded.exponent.is_none();
+        let powers =
+            self.scale.is_some_and(|scale| scale.number == Number::E8m0 && scale.rows == 1);
+        let multiplies = separate && powers && self.half() == Some(Half::Bf16);
+        multiplies.then(|| self.plan.dequant.factor()).flatten()
     }
 
     /// Whether the layout is that for scales in [`Self::scale_range`] alone.

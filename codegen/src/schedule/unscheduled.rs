@@ -358,7 +358,7 @@ pub enum ChoiceRule {
     #[error("with scales of x along K tokens are a multiple of 32; at most 32 of a single matrix")]
     TokenTiles,
     /// Warp groups of a block that multiply.
-    #[error("one to three warp groups multiply, one or two where lanes copy rows of x")]
+    #[error("one to four warp groups multiply")]
     WarpGroups,
     /// Rows of a warp group.
     #[error("row_tiles is 1 or 2")]

@@ -64,7 +64,7 @@ fn keys(scheme: &str, target: &str, whole: bool) -> Option<Keys> {
         experts: 16,
         shards: 1,
         top_k: 1,
-        slots: Some(if whole { 32 } else { 16 }),
+        slots: Some(if whole { 32 } else { 8 }),
         gate: None,
         output: F32,
         direct: false,

@@ -57,13 +57,15 @@ impl Scales {
         let scale = scale.finest;
         let rows = main.rows(&scale.of).len;
         let LaneGroups { places, of_step } = groups;
-        let exponent = plan.folded.and_then(|folded| folded.exponent);
+        let of_range = main.problem.scales_in_range().then(|| main.problem.power_of_range());
+        let of_range = of_range.flatten();
+        let exponent = plan.folded.and_then(|folded| folded.exponent).or(of_range);
         // Of values that decoding leaves a power of two too small.
         let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
         let power = exponent.or((too_small != 0).then_some(too_small));
         // The weights of scales that are 0 then are rounded to 0: they are no more than half of f16's smallest number.
         let flushes = main.problem.plan.dequant.largest() * 2f64.powi(-15) <= 2f64.powi(-25);
-        let before = scale.of.takes_power(half);
+        let before = scale.of.takes_power(half) || of_range.is_some();
         let of_halves = before.then(|| Power { exponent: power.unwrap_or(0), flushes });
         let after = power.filter(|_| !before);
         let place = |&place: &u32| scale.halves(b, rows, (place, half, of_halves));

@@ -105,12 +105,6 @@ pub(super) fn whole_token_tiles(problem: &Problem, tokens: u32) -> bool {
     !along_k || part || tokens.is_multiple_of(TOKEN_TILE)
 }
 
-/// The most warp groups that multiply: with three of them the lanes of the producer have too few registers to copy
-/// rows of x.
-pub(super) fn most_groups(problem: &Problem) -> u32 {
-    if problem.stack.is_some_and(Stack::gathers) { 2 } else { 3 }
-}
-
 /// Whether the schedule multiplies the matrices of a stack: in token blocks of sorted pairs. Experts may read x in
 /// their own ways if x is in the order of its columns, with scales of rows alone.
 fn in_stacks(problem: &Problem, stack: Stack) -> bool {

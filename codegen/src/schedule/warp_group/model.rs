@@ -31,6 +31,12 @@ const FRAGMENT: f64 = 64.0;
 /// Microseconds in which one group dequantises 64 rows of 1024 columns, and in which each group adds to
 /// that of the others, with scales on the weights.
 const DEQUANTISED: [f64; 2] = [1.2, 0.7];
+/// The same in an expert layer, whose blocks persist (e2m1, 8 and 16 slots: two, three and four groups took 1, 0.905 and 0.86 of the
+/// time a row).
+const DEQUANTISED_STACKED: [f64; 2] = [0.74, 0.93];
+/// Microseconds of a slot of a tile, beside its products: its row of x, its gates, its row of y (16 slots in place of 8, half of them
+/// without a pair: 1.02 to 1.05 of the time).
+const SLOT: f64 = 0.04;
 /// The share of dequantisation that is left where scales multiply sums: 9 of 13 instructions.
 const UNSCALED: f64 = 9.0 / 13.0;
 /// The share of dequantisation of codes that are multiplied as bytes: those of fewer bits, and codes as they are stored.
@@ -53,7 +59,11 @@ const CACHE: [f64; 2] = [10.2e6, 12.4e6];
 /// Blocks that run at once: multiprocessors of an H100 with HBM3, and of an H200.
 pub(super) const AT_ONCE: u32 = 132;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
-const STACKED: [(u32, u32); 4] = [(2, 2), (2, 1), (1, 2), (1, 1)];
+const STACKED: [(u32, u32); 8] = [(4, 2), (3, 2), (2, 2), (4, 1), (3, 1), (2, 1), (1, 2), (1, 1)];
+/// The most slots for three and four groups, which have fewer registers a thread, and products that bound with more slots.
+const MANY_GROUPS_UP_TO: u32 = 48;
+/// The least batch of four groups: with 16 slots two took 1.06 of the time of four, one is not measured.
+const LEAST_BATCH_OF_FOUR: u32 = 2;
 
 /// The same where operands are not swapped, for the slots of a token block: each of two groups multiplies 64 of its own, or both
 /// 128. Microseconds of 1024 columns, on the scale of swapped operands' (Qwen3-30B and Mixtral, FP8 in blocks, 8 to 256 rows an expert:
@@ -99,35 +109,48 @@ fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpG
     timed_of_stack(problem, slots, stack).map(|(_, tile)| tile)
 }
 
-/// Microseconds of the tiles of one token block an expert, by the fastest tile; `None` if no tile fits.
+/// Microseconds of the tiles of one token block an expert, by the fastest tile, with memory that bounds none; `None` if no tile
+/// fits.
 pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64> {
     timed_of_stack(problem, slots, problem.stack?).map(|(time, _)| time)
 }
 
 fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, WarpGroupTile)> {
     let main = &MainLoop::new(problem);
+    let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
     // Scales on sums were no faster with a single matrix.
     let exact = !problem.may_scale_weights();
     let swapped = STACKED.map(|shape| (shape, false)).into_iter();
     let unswapped = UNSWAPPED_STACKED.into_iter().filter(|(tokens, _)| *tokens == slots);
     let all = swapped.chain(unswapped.map(|_| (UNSWAPPED_STACKED_GROUPS, true)));
-    let timed = all.filter_map(|((groups, row_tiles), unswapped)| {
+    let served = all.filter(|((groups, _), _)| *groups <= 2 || slots <= MANY_GROUPS_UP_TO);
+    let timed = served.filter_map(|((groups, row_tiles), unswapped)| {
         let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
         let fits = WarpGroupTile::fits;
         let tile = match unswapped {
             true => WarpGroupTile::deepest_unswapped(problem, (slots, shape), false, fits)?,
             false => WarpGroupTile::deepest(problem, slots, shape, place, fits)?,
         };
+        if groups > 3 && tile.batch < LEAST_BATCH_OF_FOUR {
+            return None;
+        }
         let (tokens, splits) = (slots, 1);
         let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
         let rows = problem.grid_rows().div_ceil(shape.rows());
         let tiles = u64::from(rows) * u64::from(stack.experts);
         let waves = tiles.div_ceil(AT_ONCE.into()) as f64;
-        let time = waves * (shape.of_block(main) - START);
-        Some((tile.stages < ENOUGH_STAGES, time, tile))
+        let own = shape.of_block(main) - START + SLOT * f64::from(slots);
+        let bytes = f64::from(shape.rows()) * f64::from(problem.k) * code;
+        let memory = bytes / (MEMORY / f64::from(AT_ONCE));
+        Some((tile.stages < ENOUGH_STAGES, [own.max(memory), own].map(|time| waves * time), tile))
     });
-    let fastest = timed.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
-    fastest.map(|(_, time, tile)| (time, tile))
+    // Of those that memory bounds alike, the one that could be faster.
+    let fastest =
+        timed.min_by(|(shallow, [time, own], _), (other, [of_other, own_of_other], _)| {
+            let faster = time.total_cmp(of_other).then(own.total_cmp(own_of_other));
+            shallow.cmp(other).then(faster)
+        });
+    fastest.map(|(_, [_, own], tile)| (own, tile))
 }
 
 /// Where scales of groups may multiply: weights, sums.
@@ -274,7 +297,7 @@ impl CandidateTile {
             false => tokens / 128.0,
         };
         let products = PRODUCTS * groups * tiles * wide * bytes / 2.0;
-        let [first, each] = DEQUANTISED;
+        let [first, each] = if problem.stack.is_some() { DEQUANTISED_STACKED } else { DEQUANTISED };
         let [narrow, whole] = BYTES;
         let share = match problem.input.fragments {
             Some(ByteFragments::Whole | ByteFragments::Rows) => whole,

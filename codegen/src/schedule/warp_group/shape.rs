@@ -2,8 +2,8 @@
 
 use super::consumer::Batches;
 use super::limits::{
-    chosen, element, exact_pairs, most_groups, multiplies_nibbles_as_floats, supported,
-    unswapped_products, whole_token_tiles,
+    chosen, element, exact_pairs, multiplies_nibbles_as_floats, supported, unswapped_products,
+    whole_token_tiles,
 };
 use super::stage::{kinds, ring_bytes};
 use super::{exchange, model, pairs, store, write, y_lines};
@@ -28,7 +28,7 @@ choices! {
     "warp_group": pub struct WarpGroupTile {
         /// Rows of x per block: N of a warp-group instruction; 64 a tile if operands are not swapped.
         pub tokens: u32,
-        /// Warp groups that multiply, 1 to 3.
+        /// Warp groups that multiply, 1 to 4.
         pub groups: u32,
         /// Tiles of 64 rows of w per warp group, 1 or 2; of 64 tokens if operands are not swapped.
         pub row_tiles: u32,
@@ -54,6 +54,8 @@ choices! {
     }
 }
 
+/// The most warp groups that multiply: threads of four have few registers, which suffice for the few tokens of experts.
+const MOST_GROUPS: u32 = 4;
 /// Rows of operand A of a warp-group instruction: of w, or of x if operands are not swapped.
 pub(super) const ROWS: u32 = 64;
 /// Rows of w of a block whose operands are not swapped, and of its products.
@@ -76,16 +78,26 @@ const MOST_STAGES: u32 = 10;
 const OTHER_REGISTERS: u32 = 64;
 /// The same of a single matrix whose codes of 4 bits are multiplied as e4m3.
 const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
+/// The same of four warp groups, whose codes are not in planes: the assembler needs no more for any scheme.
+const OTHER_REGISTERS_OF_FOUR: u32 = 48;
 /// The same of a thread whose operands are not swapped: it has no fragments.
 const OTHER_REGISTERS_UNSWAPPED: u32 = 32;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
 /// The fewest tokens for which the schedule is the fastest.
 const SERVED_FROM: u32 = 17;
-/// The fewest slots of a token block of an expert layer for which the schedule is chosen.
-const STACKED_FROM: u32 = 32;
-/// The same where sums are integers: with 32 slots tiles took 0.95 to 0.98 of the time (docs/performance/experts.md).
+/// The fewest slots of a token block of an expert layer for which the schedule is chosen, with any number of rows an expert
+/// (docs/performance/experts.md): where codes are decoded,
+const STACKED_FROM: u32 = 16;
+/// where sums of such codes are integers, or floats of 8 bits are multiplied as they are stored,
+const STACKED_BYTES_FROM: u32 = 32;
+/// and where integers of 8 bits are: with 32 slots tiles took 0.92 to 0.98 of the time.
 const STACKED_INTEGERS_FROM: u32 = 48;
+/// Codes of fewer bits whose scales are in range take less time than in skinny products where experts have two rows on average, if a tile
+/// has more than two warp groups and there are two waves of tiles, whole but for a tenth.
+const FEW_ROWS: f64 = 2.0;
+const FEW_WAVES: f64 = 2.0;
+const FULL_WAVES: f64 = 0.9;
 /// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
 
@@ -94,10 +106,13 @@ impl Schedule for WarpGroupTile {
     /// (docs/performance/warp_group.md).
     fn serves(problem: &Problem, tokens: u32) -> bool {
         let problem = problem.of_warp_groups();
-        let from = match problem.stack {
-            Some(_) if problem.sums_integers() => STACKED_INTEGERS_FROM,
-            Some(_) => STACKED_FROM,
-            None => SERVED_FROM,
+        let narrow = problem.plan.dequant.weight.code.bits() < 8;
+        let stored = problem.half().is_none() && !narrow;
+        let from = match (problem.stack, problem.sums_integers()) {
+            (None, _) => SERVED_FROM,
+            (Some(_), true) if stored => STACKED_INTEGERS_FROM,
+            (Some(_), integers) if integers || stored => STACKED_BYTES_FROM,
+            (Some(_), _) => STACKED_FROM,
         };
         tokens >= from && chosen(&MainLoop::new(problem)).is_ok()
     }
@@ -113,8 +128,8 @@ impl Schedule for WarpGroupTile {
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let problem = problem.of_warp_groups();
         let tiles = Self::token_tiles(problem, tokens).into_iter();
-        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 2)];
-        let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
+        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 2), (3, 2), (4, 1), (4, 2)];
+        let blocks = &blocks[..if problem.stack.is_some() { 8 } else { 4 }];
         let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         let grids = [false, true].into_iter();
@@ -165,7 +180,7 @@ impl Schedule for WarpGroupTile {
         let rules = [
             (self.product(main).is_some(), ChoiceRule::WarpGroupTokens),
             (whole_token_tiles(problem, self.tokens), ChoiceRule::TokenTiles),
-            ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
+            ((1..=MOST_GROUPS).contains(&self.groups), ChoiceRule::WarpGroups),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (self.holds(main, sums), ChoiceRule::WarpGroupRegisters),
             (self.stages >= held, ChoiceRule::RingStages),
@@ -324,7 +339,7 @@ impl WarpGroupTile {
                 ChoiceRule::UnswappedChoices,
             ),
             (self.shares_copies(problem), ChoiceRule::Multicast),
-            ((1..=most_groups(problem)).contains(&self.groups), ChoiceRule::WarpGroups),
+            ((1..=MOST_GROUPS).contains(&self.groups), ChoiceRule::WarpGroups),
             (!self.persistent || problem.stack.is_none(), ChoiceRule::Persistent),
             (matches!(self.row_tiles, 1 | 2), ChoiceRule::WarpGroupRows),
             (
@@ -411,6 +426,20 @@ impl WarpGroupTile {
         tiles
     }
 
+    /// Whether the schedule is the fastest for experts with so many rows on average, in token blocks of so many slots.
+    pub(in crate::schedule) fn serves_experts(problem: &Problem, slots: u32, rows: f64) -> bool {
+        if Self::serves(problem, slots) {
+            return true;
+        }
+        let own = problem.of_warp_groups();
+        let few = own.scales_in_range() && own.plan.dequant.weight.code.bits() < 8;
+        let Some(stack) = own.stack.filter(|_| few && rows >= FEW_ROWS) else { return false };
+        let Ok(tile) = Self::choose(problem, slots) else { return false };
+        let met = f64::from(stack.experts) * (1.0 - (-rows).exp());
+        let waves = met * f64::from(tile.row_blocks(own)) / f64::from(model::AT_ONCE);
+        tile.groups > 2 && waves >= FEW_WAVES && waves / waves.ceil() >= FULL_WAVES
+    }
+
     /// Microseconds of an expert layer's product with so many slots a token block, if each expert has one, by the model;
     /// `None` if no tile fits.
     pub(in crate::schedule) fn microseconds(problem: &Problem, slots: u32) -> Option<f64> {
@@ -491,7 +520,9 @@ impl WarpGroupTile {
         match (self.groups, problem.stack.is_some_and(Stack::gathers)) {
             (2, true) => [Some(224), Some(56)],
             (2, false) => [Some(232), Some(40)],
-            (3, _) => [Some(160), Some(32)],
+            (3, true) => [Some(144), Some(80)],
+            (3, false) => [Some(160), Some(32)],
+            (4, _) => [Some(104), Some(64)],
             _ => [None, None],
         }
     }
@@ -529,8 +560,10 @@ impl WarpGroupTile {
         // Scales of tokens, half as many as a tile's sums, take half of their registers from the others.
         let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
         let of_tokens = if along_k { sums / 4 } else { 0 };
+        let one_plane = problem.plan.native.plane_words.len() == 1;
         let others = match problem.stack {
             None if multiplies_nibbles_as_floats(problem) => OTHER_REGISTERS_OF_NIBBLES,
+            Some(_) if self.groups > 3 && one_plane => OTHER_REGISTERS_OF_FOUR,
             _ => OTHER_REGISTERS,
         };
         all.saturating_add(of_tokens).saturating_add(2 * 4 * self.batch + others)
