@@ -678,27 +678,31 @@ fn few_slots_have_many_warp_groups() {
     }
 }
 
-/// Eight slots are those of warp groups if experts have two rows on average, there are some waves of tiles, and scales are in range.
+/// Eight slots are those of warp groups if experts have two rows on average, there are some waves of tiles of three or four warp groups,
+/// and scales are in range.
 #[test]
 fn few_rows_are_those_of_skinny_products() {
     let scheme = scheme((
         "m",
         "weight: e2m1, scale: e8m0 per 1x32, pack: u32 [k:8 | k, n], activation: bf16",
     ));
-    for (tokens, experts, in_range, expected) in [
-        (64, 128, true, "warp_group"),
-        (32, 128, true, "skinny"),
-        (4, 8, true, "skinny"),
-        (64, 128, false, "skinny"),
+    let (small, one_wave, large) = ((2880, 2880), (4096, 4096), (14_336, 4096));
+    for (tokens, experts, shape, in_range, expected) in [
+        (64, 128, small, true, "warp_group"),
+        (32, 128, small, true, "skinny"),
+        (4, 8, small, true, "skinny"),
+        (4, 8, large, true, "skinny"),
+        (8, 8, one_wave, true, "skinny"),
+        (64, 128, small, false, "skinny"),
     ] {
         let problem =
-            Problem::new(&scheme, &scheme.activations[0], target("sm_90a").unwrap(), (2880, 2880));
+            Problem::new(&scheme, &scheme.activations[0], target("sm_90a").unwrap(), shape);
         let gate = Some(Gate::Silu);
         let stack = Stack { gate, ..stack(ExpertProduct::GateUp, experts, 4) };
         let problem = problem.unwrap().of_scales(in_range).stacked(stack).unwrap();
         let chosen = choose_stacked(&problem, tokens, None).unwrap();
         let found = (chosen.name(), problem.slots(chosen));
-        assert_eq!(found, (expected, Some(8)), "{tokens} tokens, {experts} experts, {in_range}");
+        assert_eq!(found, (expected, Some(8)), "{tokens} tokens, {experts} experts, {shape:?}");
     }
 }
 
