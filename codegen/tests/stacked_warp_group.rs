@@ -728,6 +728,9 @@ fn large(text: (&str, &str)) -> Vec<(Problem, u32)> {
             let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
             let problem = single.unwrap().giving(output).unwrap().stacked(stack).unwrap();
             all.extend([32, 48, 64, 80, 96, 128].map(|slots| (problem.clone(), slots)));
+            // Of few slots three and four warp groups have the fewest registers to spare.
+            let in_range = problem.of_scales(true);
+            all.extend([8, 16, 32, 48].map(|slots| (in_range.clone(), slots)));
         }
     }
     all

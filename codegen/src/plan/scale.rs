@@ -97,7 +97,8 @@ pub struct FoldedScale {
     /// Columns that share all scales and terms.
     pub columns: u32,
     /// The last dequantisation step, a multiplication with a power of two, multiplies with the scale
-    /// times 2^exponent instead; `None` if the scale has a step of its own.
+    /// times 2^exponent instead; `None` if the scale has a step of its own (but for
+    /// powers of two of a range: `schedule::Problem::power_of_range`).
     pub exponent: Option<i32>,
     /// The elements are then this many powers of two too small.
     pub exponent_deficit: i32,

@@ -274,8 +274,8 @@ impl GroupParams {
     }
 
     /// The numbers of a lane's rows (at most two) in a group of a k-tile, as exact 16-bit floats in one
-    /// register: two rows, or one row twice. Powers of two in f16, which does not have the range of their codes, are times another one
-    /// ([`Self::takes_power`]).
+    /// register: two rows, or one row twice. Powers of two are times another one if `power` is there:
+    /// in f16, which does not have the range of their codes ([`Self::takes_power`]), and in bf16 those of a range.
     pub(super) fn halves(
         &self,
         b: &mut Builder,

@@ -69,7 +69,7 @@ pub struct Problem {
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
     /// Whether all scales are in [`Self::scale_range`]. In bf16 they multiply the constants of last dequantisation steps
-    /// then, where they multiply weights.
+    /// then, where they multiply weights, or stand for their power of two.
     scales_in_range: bool,
     /// The same product as warp groups multiply it, where these read x in another type or order.
     of_warp_groups: Option<Box<Self>>,
@@ -309,7 +309,8 @@ impl Problem {
         let powers =
             self.scale.is_some_and(|scale| scale.number == Number::E8m0 && scale.rows == 1);
         let multiplies = separate && powers && self.half() == Some(Half::Bf16);
-        multiplies.then(|| self.plan.dequant.factor()).flatten()
+        let power = multiplies.then(|| self.plan.dequant.factor()).flatten();
+        power.filter(|&power| power > 0)
     }
 
     /// Whether the layout is that for scales in [`Self::scale_range`] alone.

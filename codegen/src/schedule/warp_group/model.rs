@@ -67,7 +67,7 @@ const LEAST_BATCH_OF_FOUR: u32 = 2;
 
 /// The same where operands are not swapped, for the slots of a token block: each of two groups multiplies 64 of its own, or both
 /// 128. Microseconds of 1024 columns, on the scale of swapped operands' (Qwen3-30B and Mixtral, FP8 in blocks, 8 to 256 rows an expert:
-/// docs/performance/experts.md): all are 2.6 times as long, since nothing here knows of memory.
+/// docs/performance/experts.md): all are 2.6 times as long, since these times know nothing of memory.
 const UNSWAPPED_STACKED: [(u32, f64); 2] = [(64, 1.75), (128, 2.7)];
 /// Warp groups and tiles of tokens of these.
 const UNSWAPPED_STACKED_GROUPS: (u32, u32) = (2, 1);
