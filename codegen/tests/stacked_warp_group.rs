@@ -651,6 +651,28 @@ fn tiles_assemble() {
     assert!(number > 200 && failed.is_empty(), "{number} tiles:\n{}", failed.join("\n"));
 }
 
+/// Three warp groups have no room for sums of operands that are not swapped where the producer's lanes copy rows; two do.
+#[test]
+fn operands_that_are_not_swapped_have_room() {
+    let scheme = scheme(BYTES[0]);
+    for (product, groups, is_held) in [
+        (ExpertProduct::GateUp, 2, true),
+        (ExpertProduct::GateUp, 3, false),
+        (ExpertProduct::Down, 3, true),
+    ] {
+        let target = target("sm_90a").unwrap();
+        let problem = Problem::new(&scheme, &scheme.activations[0], target, (264, 512)).unwrap();
+        let problem = problem.stacked(stack(product, 4, 3)).unwrap().giving(NUMBER_F32).unwrap();
+        let sized = WarpGroupTile { tokens: 64 * groups, groups, row_tiles: 1, ..WARP_GROUP };
+        let tile = WarpGroupTile { stages: 2, batch: 1, unswapped: true, exact: true, ..sized };
+        match (tile.build(&problem), is_held) {
+            (Ok(_), true) => {}
+            (Err(Unscheduled::Choices { rule: ChoiceRule::WarpGroupRegisters, .. }), false) => {}
+            (found, _) => panic!("{product:?}, {groups} groups: {:?}", found.err()),
+        }
+    }
+}
+
 /// Few slots have three or four warp groups a block, which hide each other's waits, many slots two; a block has no rows beyond those of
 /// a matrix if three warp groups have none.
 #[test]

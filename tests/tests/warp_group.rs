@@ -12,6 +12,7 @@ use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::experts::Gate;
 use quantloom_dsl::format::{BF16, F16, FloatFormat, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::reference::StoredTensors;
 use quantloom_dsl::{ScaleType, Scheme};
 use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
@@ -170,6 +171,17 @@ const IN_F16: &[(&str, &str, f64, Option<bool>)] = &[
     ("e2m1", "e4m3 per 1x16", -0.001_953_125, None),
 ];
 
+/// A random layer whose scales are 0.5, and `one` in every seventh group.
+fn stored_with(scheme: &Scheme, shape: Shape, one: f64) -> StoredTensors {
+    let mut codes = draw::layer(scheme, shape, 0);
+    let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
+    let ScaleType::Number(number) = scheme.scales[0].number else { panic!("{scheme:?}") };
+    let code = |scale| number.encode(scale, Overflow::Special);
+    scales.fill(code(0.5));
+    scales.iter_mut().step_by(7).for_each(|scale| *scale = code(one));
+    pack(scheme, &codes).unwrap()
+}
+
 #[test]
 fn short_groups_in_f16_multiply() {
     let (shape, k) = (Shape::matrix(72, 384), 384);
@@ -178,14 +190,7 @@ fn short_groups_in_f16_multiply() {
             "s {{ weight: {weight}, scale: {scale}, pack: u32 [k:* | w, n], activation: f16 }}"
         );
         let scheme = &quantloom_dsl::parse(&text).unwrap();
-        let mut codes = draw::layer(scheme, shape, 0);
-        let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
-        let ScaleType::Number(number) = scheme.scales[0].number else { panic!("{text}") };
-        let code = |scale| number.encode(scale, Overflow::Special);
-        scales.fill(code(0.5));
-        // Of each row its first group, and one of a row of zeros otherwise.
-        scales.iter_mut().step_by(7).for_each(|scale| *scale = code(one));
-        let stored = pack(scheme, &codes).unwrap();
+        let stored = stored_with(scheme, shape, one);
         let stored = |name: &str| stored.get(name).map(Vec::as_slice);
         let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
         let simulator = || Arc::new(Simulator::new("sm_90a").unwrap());
@@ -320,14 +325,7 @@ fn powers_of_two_multiply_exactly() {
                 "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u32 [k:* | w, n], activation: bf16 }}"
             );
             let scheme = &quantloom_dsl::parse(&text).unwrap();
-            let mut codes = draw::layer(scheme, shape, 0);
-            let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
-            let ScaleType::Number(number) = scheme.scales[0].number else { panic!("{text}") };
-            scales.fill(number.encode(0.5, Overflow::Special));
-            // Of each row its first group, and one of a row otherwise.
-            let code = number.encode(one, Overflow::Special);
-            scales.iter_mut().step_by(7).for_each(|scale| *scale = code);
-            let stored = pack(scheme, &codes).unwrap();
+            let stored = stored_with(scheme, shape, one);
             let stored = |name: &str| stored.get(name).map(Vec::as_slice);
             let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
             let simulator = Arc::new(Simulator::new(chip).unwrap());

@@ -540,10 +540,13 @@ impl WarpGroupTile {
     }
 
     /// Whether a consumer's thread has registers for its sums, and for one instruction those that it has at the launch (ptxas
-    /// C7602): it is compiled before roles have theirs.
+    /// C7602): it is compiled before roles have theirs. Where operands are not swapped, whose threads have little besides sums, for that
+    /// too: three groups have no room for it where the producer's lanes copy rows.
     fn holds(&self, main: &MainLoop<'_>, sums: u32) -> bool {
         let share = main.problem.target().gpu.map_or(0, |gpu| gpu.registers / self.threads(main));
-        self.sums_of(sums) <= self.given_registers(main.problem) && sums < (share & !7)
+        let others = if self.unswapped { OTHER_REGISTERS_UNSWAPPED } else { 0 };
+        let needed = self.sums_of(sums).saturating_add(others);
+        needed <= self.given_registers(main.problem) && sums < (share & !7)
     }
 
     /// Registers for all sums of a consumer's thread: of each tile of rows, and of a segment where scales multiply sums.
