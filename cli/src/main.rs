@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            commands::eprint_line(&format!("quantloom: {error:#}"));
+            commands::eprint_line(&format!("quantloom: {}", commands::with_causes(&error)));
             ExitCode::FAILURE
         }
     }

@@ -10,7 +10,7 @@ use quantloom::runtime::experts::ExpertOptions;
 use quantloom_tools::check::{Finding, Subject, Verdict, check, expert_tokens, tokens};
 use quantloom_tools::forward::experts::PreparedExperts;
 
-use super::{Reading, eprint_line, label, labels, print_line, table};
+use super::{Reading, eprint_line, label, labels, print_line, table, with_causes};
 use crate::progress::Progress;
 
 #[derive(Args)]
@@ -62,13 +62,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         let file = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let before = compared + skipped + faults.len();
         match arguments.reading.open(path, arguments.layer.as_deref()) {
-            Err(error) => faults.push(format!("{}: {error:#}", path.display())),
+            Err(error) => faults.push(format!("{}: {}", path.display(), with_causes(&error))),
             Ok(checkpoint) => {
                 for finding in check(&checkpoint, device.backend()) {
                     let layer = checkpoint.layer(&finding.layer).ok();
                     if arguments.explain && finding.subject == Subject::Product {
                         let lines = explain(&checkpoint, &finding.layer, device.backend())
-                            .unwrap_or_else(|error| format!("{error:#}"));
+                            .unwrap_or_else(|error| with_causes(&error));
                         explained.push(format!("{file}: {}: {lines}", finding.layer));
                     }
                     let scheme = match layer {

@@ -326,6 +326,15 @@ pub(crate) fn eprint_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
+/// An error and what caused it, in one line; a cause that the text has already is not said again.
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &said[..] {
+        "" => cause,
+        known if known.contains(&cause) => said,
+        known => format!("{known}: {cause}"),
+    })
+}
+
 /// Bytes in a unit that a person reads.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

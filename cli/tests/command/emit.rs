@@ -2,7 +2,7 @@
 
 use quantloom_tests::unscheduled_file;
 
-use crate::ran::quantloom;
+use crate::ran::{quantloom, quantloom_with};
 
 /// One file per kernel, complete and reproducible; the printed kernels are those in the files.
 #[test]
@@ -45,6 +45,17 @@ fn a_scheme_file_is_emitted_too() {
     );
     let shown = quantloom(&["show", &path]).done().out;
     assert!(shown.contains("planes_to_bytes -> table_f32"), "{shown}");
+}
+
+/// A rule that free choices break is said once.
+#[test]
+fn a_broken_rule_is_said_once() {
+    let layer = "4 experts of 256 x 512, top 2, softmax renormalised, silu";
+    let choices = [("QUANTLOOM_KERNEL", "use warp_group; warp_group(groups=5)")];
+    let line = ["emit", "ct_w4a16", "--target", "sm_90a", "--experts", layer, "--m", "64"];
+    let ran = quantloom_with(&choices, &line);
+    assert_eq!(ran.code, Some(1), "{}\n{}", ran.line, ran.err);
+    assert_eq!(ran.err.matches("one to four warp groups multiply").count(), 1, "{}", ran.err);
 }
 
 #[test]
