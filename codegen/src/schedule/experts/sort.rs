@@ -23,6 +23,12 @@ const CHUNK: u32 = THREADS;
 pub const COUNTED_BY_ALL: u32 = 64 * CHUNK;
 /// Chunks whose pairs or counts are loaded before the first of them is added: a load takes as long as adding hundreds.
 const CHUNKS_AT_ONCE: u32 = 16;
+/// Pairs of a part of a chunk: a thread reads those of its own part, and of each part before only a count.
+const PART: u32 = 32;
+/// Parts whose counts are bytes of one word.
+const PARTS_A_WORD: u32 = 4;
+/// The most experts of whose pairs parts are counted: WebGPU's blocks have 16 KiB of shared memory for all arrays.
+const MOST_COUNTED_BY_PART: u32 = 512;
 /// Pairs of shared memory that are loaded at once.
 const AT_ONCE: u32 = 4;
 
@@ -253,14 +259,15 @@ fn places(problem: &SortProblem) -> Kernel {
     let chunk = source.chunk(&mut b, problem);
     let order = order.words(&mut b);
     let counts = Counts::empty(&mut b, local, chunk.thread);
-    let shared = b.shared("pair_experts", Word::U32, CHUNK, "the expert of each pair");
-    b.store(Address::new(shared, chunk.thread), &[chunk.expert], Width::B32, None);
+    let parts = Parts::empty(&mut b, local, chunk.thread);
+    b.store(Address::new(parts.pairs, chunk.thread), &[chunk.expert], Width::B32, None);
     b.barrier();
+    parts.count(&mut b, &chunk);
     if counted.is_none() {
         source.count_all(&mut b, problem, &chunk, counts);
     }
-    let before = before(&mut b, &chunk, shared);
     b.barrier();
+    let before = parts.before(&mut b, &chunk);
     let experts = Experts::of(&mut b, problem, (&chunk, counts), counted);
     // The thread's pair.
     let there = b.less(chunk.expert, local);
@@ -309,23 +316,110 @@ fn places(problem: &SortProblem) -> Kernel {
     b.finish()
 }
 
-/// Pairs of the chunk that are before the thread's and of the same expert; all of the chunk's are in shared memory.
-fn before(b: &mut Builder, chunk: &Chunk, pairs: SharedId) -> Operand {
-    let before = b.variable("before", Type::U32, Uniformity::Varying);
-    b.set(before, 0u32);
-    b.for_each(0u32, CHUNK, AT_ONCE, "other", |b, other| {
-        let four = b.load(Address::new(pairs, other), Width::B128);
-        for (at, value) in (0..).zip(four) {
-            let other = b.add(other, at);
-            let same = b.equal(value, chunk.expert);
-            let earlier = b.less(other, chunk.thread);
-            let counts = b.both(same, earlier);
-            let more = b.add(before, 1u32);
-            let more = b.select(counts, more, before);
-            b.set(before, more);
+/// The pairs of the block's chunk, in parts.
+#[derive(Clone, Copy)]
+struct Parts {
+    /// The expert of each pair.
+    pairs: SharedId,
+    /// Pairs of each expert by part, a byte each: `[word of parts][expert]`; `None` if the chunk is one part.
+    counts: Option<SharedId>,
+    local: u32,
+}
+
+impl Parts {
+    /// Words of counts of an expert.
+    const WORDS: u32 = CHUNK / PART / PARTS_A_WORD;
+
+    /// Counts of 0, once all threads are here.
+    fn empty(b: &mut Builder, local: u32, thread: Operand) -> Self {
+        let pairs = b.shared("pair_experts", Word::U32, CHUNK, "the expert of each pair");
+        let counts = (local <= MOST_COUNTED_BY_PART).then(|| {
+            let (words, layout) =
+                (Self::WORDS * local, "pairs by part, four parts a word [part, expert]");
+            let counts = b.shared("of_parts", Word::U32, words, layout);
+            b.for_each(thread, words, THREADS, "empty", |b, word| {
+                b.store(Address::new(counts, word), &[0u32.into()], Width::B32, None);
+            });
+            counts
+        });
+        Self { pairs, counts, local }
+    }
+
+    /// Adds the thread's pair, if its expert is here.
+    fn count(self, b: &mut Builder, chunk: &Chunk) {
+        let Some(counts) = self.counts else { return };
+        let part = b.div(chunk.thread, PART);
+        let (word, byte) = (b.div(part, PARTS_A_WORD), b.rem(part, PARTS_A_WORD));
+        let shift = b.mul(byte, 8u32);
+        let one = b.shl(1u32, shift);
+        let at = b.mad(word, self.local, chunk.expert);
+        let there = b.less(chunk.expert, self.local);
+        b.when(there, |b| {
+            b.atomic(
+                AtomicOp::Add,
+                Address::new(counts, at),
+                one,
+                MemoryOrder::Relaxed,
+                Scope::Block,
+            );
+        });
+    }
+
+    /// Pairs of the chunk that are before the thread's and of the same expert. All threads have counted.
+    fn before(self, b: &mut Builder, chunk: &Chunk) -> Operand {
+        let (of_part, at_once) =
+            if self.counts.is_some() { (PART, PART) } else { (CHUNK, AT_ONCE) };
+        let at = b.rem(chunk.thread, of_part);
+        let first = b.sub(chunk.thread, at);
+        let before = b.variable("before", Type::U32, Uniformity::Varying);
+        let earlier = self.counts.map(|counts| self.in_parts_before(b, chunk, counts));
+        b.set(before, earlier.unwrap_or(0u32.into()));
+        b.for_each(0u32, of_part, at_once, "others", |b, others| {
+            let from = b.add(first, others);
+            for other in (0..at_once).step_by(AT_ONCE as usize) {
+                let from = Address::new(self.pairs, from).plus(other);
+                for (further, value) in (other..).zip(b.load(from, Width::B128)) {
+                    let other = b.add(others, further);
+                    let same = b.equal(value, chunk.expert);
+                    let earlier = b.less(other, at);
+                    let counts = b.both(same, earlier);
+                    let more = b.add(before, 1u32);
+                    let more = b.select(counts, more, before);
+                    b.set(before, more);
+                }
+            }
+        });
+        before.into()
+    }
+
+    /// Pairs of the same expert in parts before the thread's. A byte has at most [`PART`] pairs and a sum of bytes at most all but
+    /// one part of a chunk, so that nothing is carried.
+    fn in_parts_before(self, b: &mut Builder, chunk: &Chunk, counts: SharedId) -> Operand {
+        const { assert!(CHUNK - PART < 256) };
+        let part = b.div(chunk.thread, PART);
+        let there = b.less(chunk.expert, self.local);
+        let mut bytes: Operand = 0u32.into();
+        for number in 0..Self::WORDS {
+            let at = Address::new(counts, chunk.expert).plus(number * self.local);
+            let mask = Some(Mask::or_zero(there));
+            let word = b.load_as(Type::U32, at, Width::B32, mask, Cache::Default)[0];
+            // The bytes of parts before: none, some, or all of the word.
+            let first = number * PARTS_A_WORD;
+            let after = b.less(first + PARTS_A_WORD - 1, part);
+            let any = b.less(first, part);
+            let parts = b.sub(part, first);
+            let parts = b.select(any, parts, 0u32);
+            let shift = b.mul(parts, 8u32);
+            let shift = b.and(shift, 31u32);
+            let below = b.shl(1u32, shift);
+            let below = b.sub(below, 1u32);
+            let below = b.select(after, u32::MAX, below);
+            let of_word = b.and(word, below);
+            bytes = b.add(bytes, of_word);
         }
-    });
-    before.into()
+        let sums = b.mul(bytes, 0x0101_0101u32);
+        b.shr(sums, 24u32)
+    }
 }
 
 /// The pairs of all chunks by expert, in shared memory.
