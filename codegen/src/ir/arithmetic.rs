@@ -35,6 +35,11 @@ pub enum Unary {
     Sqrt,
     /// f32: the nearest integer, ties to even, as f32.
     RoundEven,
+    /// f32: 2^a within 2 units in the last place, the smallest subnormal number at least; the simulator rounds to nearest.
+    Exp2Near,
+    /// f32: 1 / a within one unit in the last place; the simulator rounds to nearest. Subnormal numbers, and results that would be,
+    /// count as 0 of their sign.
+    ReciprocalNear,
     /// u32: number of bits that are 1.
     PopCount,
     /// u32 -> f32: the same bits.
@@ -182,6 +187,9 @@ impl Unary {
             Self::NotPred => ([Pred], Pred, Base, Class::Predicate),
             Self::Negate | Self::Abs | Self::Sqrt | Self::RoundEven => {
                 ([F32], F32, Base, Class::Float)
+            }
+            Self::Exp2Near | Self::ReciprocalNear => {
+                ([F32], F32, Feature::NearFunctions, Class::Float)
             }
             Self::AsF32 => ([U32], F32, Base, Class::Move),
             Self::AsU32 => ([F32], U32, Base, Class::Move),

@@ -34,6 +34,11 @@ fn three<const L: usize>([a, b, c]: [&Row<L>; 3], op: impl Fn(u32, u32, u32) -> 
     array::from_fn(|lane| op(a[lane], b[lane], c[lane]))
 }
 
+/// The number, 0 of its sign if subnormal.
+fn flushed(number: f32) -> f32 {
+    if number.is_subnormal() { 0f32.copysign(number) } else { number }
+}
+
 /// dst = op(a), lane by lane.
 pub(super) fn unary<const L: usize>(op: Unary, a: &Row<L>) -> Row<L> {
     match op {
@@ -42,6 +47,8 @@ pub(super) fn unary<const L: usize>(op: Unary, a: &Row<L>) -> Row<L> {
         Unary::Abs => one(a, |a| a & 0x7fff_ffff),
         Unary::Sqrt => one(a, |a| f(a).sqrt().to_bits()),
         Unary::RoundEven => one(a, |a| f(a).round_ties_even().to_bits()),
+        Unary::Exp2Near => one(a, |a| (f64::from(f(a)).exp2() as f32).to_bits()),
+        Unary::ReciprocalNear => one(a, |a| flushed(1.0 / flushed(f(a))).to_bits()),
         Unary::PopCount => one(a, u32::count_ones),
         Unary::AsF32 | Unary::AsU32 | Unary::NotPred => *a,
         Unary::F32FromU32 => one(a, |a| (a as f32).to_bits()),

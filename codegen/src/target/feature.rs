@@ -21,6 +21,8 @@ pub enum Feature {
     /// f32 arithmetic without reassociation or contraction, each operation rounded to nearest, with
     /// subnormal numbers.
     StrictF32,
+    /// The power of 2 and the reciprocal of f32 by one instruction each, not quite rounded to nearest.
+    NearFunctions,
     /// `lop3`: any function of three bits.
     Lop3,
     /// Select bytes of two words.
@@ -167,6 +169,7 @@ pub const AVAILABILITY: &[Availability] = &[
     gfx(Feature::Ordered, GFX),
     sm(Feature::StrictF32, 80, 7, 0),
     gfx(Feature::StrictF32, GFX),
+    sm(Feature::NearFunctions, 80, 7, 0),
     sm(Feature::Lop3, 80, 7, 0),
     gfx(Feature::Lop3, GFX),
     sm(Feature::Permute, 80, 7, 0),

@@ -9,7 +9,7 @@ use quantloom_dsl::experts::Gate;
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Overflow};
 use quantloom_dsl::reference::experts;
 
-use super::function::{GATES, bound};
+use super::function::{GATES, bound, is_near};
 use super::sort::{NONE, Pairs};
 use super::{Launched, TARGETS, UNIT, off, random};
 
@@ -90,7 +90,7 @@ pub(super) fn check_gate(
         let up = at + (gate.shards() - 1) * rows * intermediate;
         let (g, u) = (z[at].into(), z[up].into());
         let h = experts::gate(gate, g, u);
-        let bound = bound(gate, g, u, h);
+        let bound = bound(is_near(name), gate, [g, u], h);
         let bound = bound + half_unit(own, h.abs() + bound);
         if off(found, h, bound) {
             return Err(format!("h of g = {g}, u = {u} is {found}, expected {h} +- {bound:e}"));

@@ -1,16 +1,28 @@
 //! The functions of gates against the reference, in f64.
 
-use quantloom_codegen::schedule::experts::exponential::EXP_UNITS;
+use quantloom_codegen::schedule::experts::exponential::{EXP_UNITS, NEAR_ARGUMENT, NEAR_EXP_UNITS};
 use quantloom_codegen::schedule::experts::function::gate;
-use quantloom_codegen::schedule::experts::reciprocal::RECIPROCAL_UNITS;
+use quantloom_codegen::schedule::experts::reciprocal::{NEAR_RECIPROCAL_UNITS, RECIPROCAL_UNITS};
+use quantloom_codegen::target::{Feature, target};
 use quantloom_dsl::experts::Gate;
 use quantloom_dsl::reference::experts;
 
 use super::apply::apply;
 use super::{TARGETS, UNIT};
 
-/// Units of `v / (1 + exp(-a))` times u, of a that is exact.
-const QUOTIENT: f64 = EXP_UNITS + RECIPROCAL_UNITS + 4.0;
+/// Units of `v / (1 + exp(-a))` times u, of a that is exact, and those of its argument: where a target has functions of its
+/// own, and elsewhere.
+fn quotient(near: bool) -> (f64, f64) {
+    match near {
+        true => (NEAR_EXP_UNITS + NEAR_RECIPROCAL_UNITS + 4.0, NEAR_ARGUMENT),
+        false => (EXP_UNITS + RECIPROCAL_UNITS + 4.0, 0.0),
+    }
+}
+
+/// Whether a target has functions of its own.
+pub(super) fn is_near(name: &str) -> bool {
+    target(name).unwrap().has(Feature::NearFunctions)
+}
 
 pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 
@@ -20,8 +32,8 @@ pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 /// and of its argument a relative error of r units of 2^-24 makes |a| r units of e. v e and the sum round once each. The sum has
 /// half of the relative error of e at most, with the other sign where both are there. The reciprocal has [`RECIPROCAL_UNITS`].
 /// Its product, and that with u, round once each.
-/// - silu: the argument is exact. QUOTIENT = EXP + RECIPROCAL + 4.
-/// - swigluoai: the argument rounds once. QUOTIENT + |alpha g|, and once more for the rounding of
+/// - silu: the argument is exact, but for that of a target's own power of 2: EXP + RECIPROCAL + 4 (`quotient`), and r |a|.
+/// - swigluoai: the argument rounds once more: |alpha g|, and once more for the rounding of
 ///   u + 1, of which an absolute error of 2^-24 |u + 1| remains relative.
 /// - gelu_tanh: the argument has its constants' and four operations' roundings: 6 |a|.
 /// - gelu: of the tail `t exp(p)`, t has 3 units, p = -v^2 / 2 + P(t) has v^2 / 2 + |P| units of its
@@ -32,17 +44,18 @@ pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 /// units, as a exp(-a) < 1.
 ///
 /// Below the smallest normal number e, and a product, have half of the smallest f32 more.
-pub(super) fn bound(gate: Gate, g: f64, u: f64, h: f64) -> f64 {
+pub(super) fn bound(near: bool, gate: Gate, [g, u]: [f64; 2], h: f64) -> f64 {
+    let (quotient, argument) = quotient(near);
     let tail = |argument: f64| if argument < 0.0 { -argument } else { 1.0 };
     let relative = match gate {
         Gate::Silu | Gate::SiluLimit { .. } | Gate::SwigluStep { .. } | Gate::UngatedSilu => {
-            QUOTIENT
+            quotient + argument * tail(g)
         }
         Gate::SwigluOai { alpha, limit } => {
-            QUOTIENT + 1.0 + tail(f64::from(alpha) * g.min(limit.into()))
+            quotient + 1.0 + (1.0 + argument) * tail(f64::from(alpha) * g.min(limit.into()))
         }
         Gate::GeluTanh | Gate::UngatedGeluTanh => {
-            QUOTIENT + 6.0 * tail(1.6 * (g + 0.044_715 * g.powi(3)))
+            quotient + (6.0 + argument) * tail(1.6 * (g + 0.044_715 * g.powi(3)))
         }
         Gate::Gelu | Gate::UngatedGelu => {
             EXP_UNITS + 3.0 + tail(g * g.abs() / 2.0) + 2.0 + 8.0 + 2.1 + 3.0
@@ -98,7 +111,7 @@ fn gates_are_the_references() {
             for ((&g, &u), found) in g.iter().zip(&u).zip(found) {
                 let (g, u, found) = (f64::from(g), f64::from(u), f64::from(found));
                 let exact = experts::gate(of, g, u);
-                let bound = bound(of, g, u, exact);
+                let bound = bound(is_near(name), of, [g, u], exact);
                 let most = f64::from(f32::MAX);
                 let same = match exact {
                     _ if exact.is_nan() => found.is_nan(),

@@ -54,6 +54,19 @@ const OF_SORT: &[(&str, Mutation)] = &[
             *of = Compare::LessEqual;
         }
     }),
+    ("pairs of earlier parts of a chunk left out", |_, op| {
+        if let Op::Binary { op: Binary::Mul, b: ones @ Operand::U32(0x0101_0101), .. } = op {
+            *ones = 0u32.into();
+        }
+    }),
+    ("a part counted as one before itself", |_, op| {
+        if let Op::Compare {
+            op: of @ Compare::Less, a: Operand::U32(3), b: Operand::Reg(_), ..
+        } = op
+        {
+            *of = Compare::LessEqual;
+        }
+    }),
     ("token blocks rounded down", |_, op| {
         if let Op::Binary { op: Binary::Add, b: more @ Operand::U32(7), .. } = op {
             *more = 0u32.into();
@@ -145,20 +158,32 @@ const OF_GATE: &[(&str, Mutation)] = &[
         Op::Load { from, .. } if place.is(from.space, "z") => from.offset += 41,
         _ => {}
     }),
-    ("exp of a coarser polynomial", |_, op| {
-        if let Op::Ternary { op: Ternary::Fma, c: Operand::F32(last), .. } = op
-            && (*last - 0.5).abs() < 1e-3
+    ("a power of a coarser base", |_, op| {
+        if let Op::Binary { op: Binary::MulF32, b: Operand::F32(last), .. } = op
+            && (*last + std::f32::consts::LOG2_E).abs() < 1e-3
         {
-            *last = 0.5001;
+            *last = -1.4427;
         }
     }),
 ];
+
+/// Of targets without a power of 2 of their own.
+const OF_POLYNOMIAL: &[(&str, Mutation)] = &[("exp of a coarser polynomial", |_, op| {
+    if let Op::Ternary { op: Ternary::Fma, c: Operand::F32(last), .. } = op
+        && (*last - 0.5).abs() < 1e-3
+    {
+        *last = 0.5001;
+    }
+})];
 
 #[test]
 fn mistakes_in_gates_are_found() {
     let gate = Gate::SwigluOai { alpha: 1.702, limit: 7.0 };
     for (what, mutation) in OF_ALL.iter().chain(OF_GATE) {
         found(what, *mutation, |change| check_gate("sm_90a", (gate, F32), 41, change));
+    }
+    for (what, mutation) in OF_POLYNOMIAL {
+        found(what, *mutation, |change| check_gate("gfx942", (gate, F32), 41, change));
     }
 }
 

@@ -71,6 +71,7 @@ impl Writer<'_> {
             Unary::F32FromHalf(Half::F16, Side::High) => {
                 format!("{}({value} >> 16)", self.helper(Helper::F32FromF16))
             }
+            Unary::Exp2Near | Unary::ReciprocalNear => self.unsupported(Feature::NearFunctions),
             Unary::F16x2From(code, _) => self.unsupported(code.needs()),
         }
     }

@@ -110,6 +110,8 @@ impl Writer<'_> {
             Unary::Abs => "abs.f32",
             Unary::Sqrt => "sqrt.rn.f32",
             Unary::RoundEven => "cvt.rni.f32.f32",
+            Unary::Exp2Near => "ex2.approx.f32",
+            Unary::ReciprocalNear => "rcp.approx.ftz.f32",
             Unary::PopCount => "popc.b32",
             Unary::AsF32 | Unary::AsU32 => "mov.b32",
             Unary::F32FromU32 => "cvt.rn.f32.u32",

@@ -48,7 +48,7 @@ impl Writer<'_> {
             Unary::F32FromU32 => "f32",
             Unary::S32FromF32 => self.helper(Helper::S32FromF32),
             // The verifier has refused it.
-            Unary::F16x2From(..) => return a,
+            Unary::Exp2Near | Unary::ReciprocalNear | Unary::F16x2From(..) => return a,
         };
         format!("{name}({a})")
     }

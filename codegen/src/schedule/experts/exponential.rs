@@ -1,16 +1,23 @@
-//! `exp` of f32: the IR has no such operation, so that every target computes the same bits from
-//! multiplications, additions and integer additions.
+//! `exp` of f32 from multiplications, additions and integer additions, so that every target computes the same bits; and of
+//! numbers that are not above 0, for gates, by a target's own power of 2 where there is one.
 //!
 //! `x = n ln 2 + r` with n the nearest integer to `x / ln 2`, so that `exp(x) = 2^n exp(r)` and
 //! |r| <= ln(2) / 2 (and a little). The coefficients are those of Cephes `expf` (S. Moshier): a
 //! polynomial of degree 7 in r with 1 + r as its first terms.
 
 use crate::ir::{Binary, Builder, Compare, Operand, Ternary, Unary};
+use crate::target::Feature;
 
 /// The largest relative error of [`exp`] in units of 2^-24, where the result is a normal number:
 /// found over all f32 on targets with strict f32 (`codegen/tests/experts/exponential.rs`). A
 /// subnormal result has half of the smallest f32 more.
 pub const EXP_UNITS: f64 = 1.5;
+
+/// The same of [`near_falling_exp`] on targets with a power of 2 of their own, which is within two units in the last place, and of an
+/// argument with a relative error of [`NEAR_ARGUMENT`].
+pub const NEAR_EXP_UNITS: f64 = 4.0;
+/// That relative error in units of 2^-24: 1 of the product with log2(e), and 0.22 of that number as f32.
+pub const NEAR_ARGUMENT: f64 = 1.25;
 
 /// Where results are infinite.
 const MOST: f32 = 89.0;
@@ -38,8 +45,23 @@ pub fn exp(b: &mut Builder, x: impl Into<Operand>) -> Operand {
     bounded_exp(b, x)
 }
 
+/// `exp(-x)` of a number that is not negative.
+pub fn falling_exp(b: &mut Builder, x: Operand) -> Operand {
+    let x = b.unary(Unary::Negate, x);
+    bounded_exp(b, x)
+}
+
+/// [`falling_exp`] by the target's own power of 2, if there is one.
+pub fn near_falling_exp(b: &mut Builder, x: Operand) -> Operand {
+    if !b.target().has(Feature::NearFunctions) {
+        return falling_exp(b, x);
+    }
+    let power = b.mul_f32(x, -std::f32::consts::LOG2_E);
+    b.unary(Unary::Exp2Near, power)
+}
+
 /// [`exp`] of numbers up to 89.
-pub fn bounded_exp(b: &mut Builder, x: Operand) -> Operand {
+fn bounded_exp(b: &mut Builder, x: Operand) -> Operand {
     let below = b.compare(Compare::LessF32, x, LEAST);
     let x = b.select(below, LEAST, x);
     let n = b.mul_f32(x, std::f32::consts::LOG2_E);

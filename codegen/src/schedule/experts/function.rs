@@ -4,8 +4,8 @@
 
 use quantloom_dsl::experts::Gate;
 
-use super::exponential::{bounded_exp, exp};
-use super::reciprocal::reciprocal;
+use super::exponential::{exp, falling_exp, near_falling_exp};
+use super::reciprocal::{near_reciprocal, reciprocal};
 use crate::ir::{Binary, Builder, Compare, Operand, Ternary, Unary};
 use crate::schedule::activation::{at_least, at_most};
 
@@ -55,9 +55,9 @@ pub fn gate(b: &mut Builder, gate: Gate, g: Operand, u: Operand) -> Operand {
     }
 }
 
-/// `1 / (1 + exp(-v))`.
+/// `1 / (1 + exp(-v))`, of the same bits on every target: it decides which experts a token has.
 pub fn sigmoid(b: &mut Builder, v: Operand) -> Operand {
-    over_one_plus_exp(b, 1.0f32.into(), v)
+    over_one_plus(b, (1.0f32.into(), v), falling_exp, reciprocal)
 }
 
 /// `v / (1 + exp(-v))`.
@@ -69,9 +69,18 @@ pub fn silu(b: &mut Builder, v: Operand) -> Operand {
 /// the reciprocal of 1 + e. No operation has a slow path, as a division of f32 does for numbers like 0 (4 us of a tile's
 /// epilogue, docs/performance/experts.md).
 fn over_one_plus_exp(b: &mut Builder, above: Operand, v: Operand) -> Operand {
+    over_one_plus(b, (above, v), near_falling_exp, near_reciprocal)
+}
+
+/// The same by a function `exp(-x)` of numbers that are not negative, and a reciprocal of numbers from 1 to 2.
+fn over_one_plus(
+    b: &mut Builder,
+    (above, v): (Operand, Operand),
+    falling_exp: fn(&mut Builder, Operand) -> Operand,
+    reciprocal: fn(&mut Builder, Operand) -> Operand,
+) -> Operand {
     let magnitude = b.unary(Unary::Abs, v);
-    let below = b.unary(Unary::Negate, magnitude);
-    let power = bounded_exp(b, below);
+    let power = falling_exp(b, magnitude);
     let scaled = b.mul_f32(above, power);
     let negative = b.compare(Compare::LessF32, v, 0.0f32);
     let above = b.select(negative, scaled, above);

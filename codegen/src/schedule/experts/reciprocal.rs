@@ -4,10 +4,14 @@
 //! 2), and two steps of Newton, each of which squares the error: 99^-4 is 0.18 units of 2^-24.
 
 use crate::ir::{Builder, Operand, Ternary, Unary};
+use crate::target::Feature;
 
 /// The largest relative error of [`reciprocal`] in units of 2^-24 where `fma` rounds once: 0.18 of the method, and 1 of the last
 /// operation, whose result is between 1/2 and 1.
 pub const RECIPROCAL_UNITS: f64 = 1.2;
+
+/// The same of [`near_reciprocal`] on targets with a reciprocal of their own: a unit in the last place of a number from 1/2 on.
+pub const NEAR_RECIPROCAL_UNITS: f64 = 2.0;
 
 /// Steps of Newton.
 const STEPS: usize = 2;
@@ -23,4 +27,12 @@ pub fn reciprocal(b: &mut Builder, d: Operand) -> Operand {
         let error = b.ternary(Ternary::Fma, less, near, 1.0f32);
         b.ternary(Ternary::Fma, near, error, near)
     })
+}
+
+/// [`reciprocal`] by the target's own operation, if there is one.
+pub fn near_reciprocal(b: &mut Builder, d: Operand) -> Operand {
+    match b.target().has(Feature::NearFunctions) {
+        true => b.unary(Unary::ReciprocalNear, d),
+        false => reciprocal(b, d),
+    }
 }

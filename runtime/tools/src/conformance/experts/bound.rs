@@ -51,8 +51,8 @@ pub(super) fn carried(gate: Gate, [g, u]: [f64; 2], [e_g, e_u]: [f64; 2]) -> f64
 }
 
 /// What the operations of f lose: of a power at most 4 units, of a sigmoid 8, and at most four products
-/// and sums follow: 12 units of h. An argument of the sigmoid with up to 7 roundings moves
-/// it by at most 7 u |t sigmoid'(t)| <= 1.6 u of |g| times the other factor. Below 2^-126 a power loses
+/// and sums follow: 12 units of h. An argument of the sigmoid with up to 8 roundings (two of them those of a power of 2 in place
+/// of e) moves it by at most 8 u |t sigmoid'(t)| <= 1.8 u of |g| times the other factor. Below 2^-126 a power loses
 /// 2^-149 instead.
 pub(super) fn rounded(gate: Gate, [g, u]: [f64; 2]) -> f64 {
     let h = h_of(gate, g, u).abs();
