@@ -56,6 +56,7 @@ fn w4a16(n: u32, k: u32) -> Kernel {
         strides: vec![fixed(1), fixed(k)],
         tile: vec![K_TILE, TOKENS],
         swizzle: Swizzle::B128,
+        cache: Cache::Default,
     });
     let [full, stored, empty] = ["full", "stored", "empty"].map(|name| b.barriers(name, STAGES));
     let of = |array, index: Operand| BarrierRef { array, index };

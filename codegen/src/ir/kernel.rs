@@ -2,7 +2,7 @@
 
 use quantloom_dsl::{BufferRole, Dimension};
 
-use super::{Body, Register, Swizzle, Word};
+use super::{Body, Cache, Register, Swizzle, Word};
 use crate::target::Target;
 
 /// One kernel.
@@ -165,6 +165,8 @@ pub struct TensorMap {
     pub tile: Vec<u32>,
     /// The box's order in shared memory: fastest dimension first, without gaps, then swizzled.
     pub swizzle: Swizzle,
+    /// How loads use the caches.
+    pub cache: Cache,
 }
 
 /// The name of the shared block in which codes are looked up: which of its words lanes read is a

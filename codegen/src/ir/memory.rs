@@ -98,7 +98,8 @@ pub enum Cache {
     Default,
     /// Through the read-only path; the buffer is [`Access::Constant`](super::Access::Constant).
     Constant,
-    /// Read once: not allocated in L1. The buffer is [`Access::Constant`](super::Access::Constant).
+    /// Read once: not allocated in L1 by a load, and of what a tensor copy reads the first to leave L2. The buffer is
+    /// [`Access::Constant`](super::Access::Constant).
     Stream,
 }
 

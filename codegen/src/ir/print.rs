@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::operation::OperationPart;
 use super::{
-    Address, BarrierRef, Body, Extent, Kernel, Op, Operand, Reg, Space, Statement, Uniformity,
-    Verified,
+    Address, BarrierRef, Body, Cache, Extent, Kernel, Op, Operand, Reg, Space, Statement,
+    Uniformity, Verified,
 };
 
 impl fmt::Display for Verified<Kernel> {
@@ -41,7 +41,11 @@ impl fmt::Display for Kernel {
             for part in &map.strides {
                 write!(f, " {}", ExtentText(self, *part))?;
             }
-            writeln!(f, " tile {:?} swizzle {:?}", map.tile, map.swizzle)?;
+            write!(f, " tile {:?} swizzle {:?}", map.tile, map.swizzle)?;
+            match map.cache {
+                Cache::Default => writeln!(f)?,
+                cache => writeln!(f, " cache {cache:?}")?,
+            }
         }
         for array in &self.barriers {
             writeln!(f, "mbarriers {}[{}]", array.name, array.len)?;

@@ -46,6 +46,7 @@ pub mod transform;
 mod unscheduled;
 pub mod warp_group;
 mod weight_params;
+mod weights_ahead;
 
 pub use arrange::Order;
 pub use buffers::{PER_ROW_LAYOUT, ProductBuffers};

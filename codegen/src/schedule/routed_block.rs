@@ -7,6 +7,7 @@
 use super::order::{OrderArray, OrderWords};
 use super::rows::TokenRows;
 use super::stack::{Matrix, Stack};
+use super::weights_ahead::WeightsAhead;
 use crate::ir::{Builder, Cache, Extent, Mask, Op, Operand, Reg, Special, Width};
 
 /// A block of an expert layer's product.
@@ -33,7 +34,7 @@ impl RoutedBlock {
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
         (row_blocks, splits): (u32, u32),
-        programmatic: bool,
+        (programmatic, ahead): (bool, Option<WeightsAhead<'_>>),
     ) -> Self {
         let (fixed, shards) = (Extent::Constant, stack.shards_of_y());
         let grid = [Extent::Parameter(order.token_blocks), fixed(row_blocks)];
@@ -49,6 +50,12 @@ impl RoutedBlock {
             _ => (b.div(place, splits), b.rem(place, splits)),
         };
         if programmatic {
+            if let Some(ahead) = ahead {
+                let blocks = [0, 1].map(|axis| b.special(Special::Blocks(axis)));
+                let number = b.mad(place, blocks[1], row_block);
+                let number = b.mad(number, blocks[0], token_block);
+                ahead.ask(b, number, [token_block, shard, row_block]);
+            }
             b.push(Op::GridWait);
             b.push(Op::GridLaunch);
         }

@@ -70,7 +70,7 @@ fn shader(main: &MainLoop<'_>, tile: ShaderTile) -> Kernel {
             Shader::start(&mut b, main, (tile, io)).write(&mut b);
         }
         Some(experts) => {
-            let block = RoutedBlock::begin(&mut b, experts, (rows, 1), false);
+            let block = RoutedBlock::begin(&mut b, experts, (rows, 1), (false, None));
             let zeros = |b: &mut Builder| {
                 let warps = Participants::block(tile.groups * tile.parts);
                 gated::zeros(b, (main, &io), &block, (tile.rows(main), warps));

@@ -41,6 +41,7 @@ use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
+use super::weights_ahead::WeightsAhead;
 use activation::Activation;
 
 pub use choice::SkinnyTile;
@@ -116,7 +117,9 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         }
         Some(experts) => {
             let shape = (blocks, tile.splits);
-            let block = RoutedBlock::begin(&mut b, experts, shape, tile.programmatic);
+            let ahead = WeightsAhead::new(main.problem, &io, (tile.row_tiles, threads, min_blocks));
+            let early = (tile.programmatic, ahead);
+            let block = RoutedBlock::begin(&mut b, experts, shape, early);
             let zeros = |b: &mut Builder| {
                 let rows = tile.row_tiles * main.problem.plan.native.rows;
                 gated::zeros(b, (main, &io), &block, (rows, Participants::block(tile.warps)));

@@ -40,6 +40,7 @@ use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
+use super::weights_ahead::WeightsAhead;
 use ring::{Ring, Scales, Stage};
 
 pub use shape::TileShape;
@@ -104,13 +105,20 @@ fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
         shape.warps,
         shape.most_tokens(main.problem),
     );
+    let [threads, at_once] = [launch.threads, launch.min_blocks];
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
     let io = ProductBuffers::declare(&mut b, main.problem, shape.tokens);
     match main.problem.stack.zip(io.order) {
         None => Tile::start(&mut b, (main, x_fragment), (shape, io)).write(&mut b),
         Some(experts) => {
             let grid = (shape.row_blocks(main.problem), shape.splits);
-            let block = RoutedBlock::begin(&mut b, experts, grid, shape.programmatic);
+            let ahead = WeightsAhead::new(
+                main.problem,
+                &io,
+                (shape.rows / main.problem.plan.native.rows, threads, at_once),
+            );
+            let early = (shape.programmatic, ahead);
+            let block = RoutedBlock::begin(&mut b, experts, grid, early);
             let zeros = |b: &mut Builder| {
                 let warps = Participants::block(shape.warps);
                 gated::zeros(b, (main, &io), &block, (shape.rows, warps));

@@ -57,6 +57,7 @@ use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::table::Table;
 use super::unscheduled::Unscheduled;
+use super::weights_ahead::WeightsAhead;
 use ping_pong::PingPong;
 use ring::{Cursor, Ring};
 use stage::Stages;
@@ -163,7 +164,12 @@ impl Block<'_> {
         let WarpGroupTile { tokens, programmatic, multicast, .. } = self.tile;
         let row_blocks = self.tile.row_blocks(self.main.problem);
         let tiles = match self.main.problem.stack.zip(self.io.order) {
-            Some(experts) => Tiles::of_stack(b, experts, row_blocks, programmatic),
+            Some(experts) => {
+                let threads = (self.consumer_warps() + self.group_warps()) * b.warp_size();
+                let rows = self.native_tiles();
+                let ahead = WeightsAhead::new(self.main.problem, &self.io, (rows, threads, 1));
+                Tiles::of_stack(b, experts, row_blocks, (programmatic, ahead))
+            }
             None => {
                 let blocks = (row_blocks, multicast);
                 Tiles::of_matrix(b, (self.io.m, tokens), blocks, programmatic)

@@ -396,7 +396,7 @@ pub fn warp_groups() -> Kernel {
     let map = |b: &mut Builder, name: &str, buffer, swizzle| {
         let (extents, strides) = (vec![k, n], vec![Extent::Constant(1), k]);
         let (name, tile) = (name.to_owned(), vec![64, 32]);
-        b.tensor(TensorMap { name, buffer, extents, strides, tile, swizzle })
+        b.tensor(TensorMap { name, buffer, extents, strides, tile, swizzle, cache: Cache::Default })
     };
     let x_map = map(&mut b, "x_map", x, Swizzle::B128);
     let y_map = map(&mut b, "y_map", y, Swizzle::None);

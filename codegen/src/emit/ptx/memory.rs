@@ -131,15 +131,22 @@ impl Writer<'_> {
         let copy = format!(
             "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
         );
-        match multicast {
-            None => self.line(&format!("{copy} [{to}], {from}, [{barrier}];")),
-            Some(mask) => {
-                let mask = self.value(mask);
-                self.line(&format!(
-                    "{{ .reg .b16 blocks; cvt.u16.u32 blocks, {mask}; \
-                     {copy}.multicast::cluster [{to}], {from}, [{barrier}], blocks; }}"
-                ));
-            }
+        let (mut before, mut after, mut kind) = (String::new(), String::new(), String::new());
+        if let Some(mask) = multicast {
+            let mask = self.value(mask);
+            before += &format!(".reg .b16 blocks; cvt.u16.u32 blocks, {mask}; ");
+            after += ", blocks";
+            kind += ".multicast::cluster";
+        }
+        if self.kernel.tensors[map.0 as usize].cache == Cache::Stream {
+            before += ".reg .b64 hint; createpolicy.fractional.L2::evict_first.b64 hint, 1.0; ";
+            after += ", hint";
+            kind += ".L2::cache_hint";
+        }
+        let copy = format!("{copy}{kind} [{to}], {from}, [{barrier}]{after};");
+        match before.is_empty() {
+            true => self.line(&copy),
+            false => self.line(&format!("{{ {before}{copy} }}")),
         }
     }
 

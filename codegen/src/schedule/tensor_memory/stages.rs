@@ -6,8 +6,8 @@
 
 use super::Block;
 use crate::ir::{
-    Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, SharedTile, Swizzle, TensorId,
-    TensorMap, TmemOperand, Word,
+    Address, BarrierRef, Builder, Cache, Extent, Op, Operand, SharedId, SharedTile, Swizzle,
+    TensorId, TensorMap, TmemOperand, Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::{chunk_words, tile_words};
@@ -57,6 +57,7 @@ impl Stages {
             strides: [1, LINE, of_chunk, of_tile].map(fixed).to_vec(),
             tile: vec![LINE, lines, main.k_tile_chunks(), 1],
             swizzle: Swizzle::None,
+            cache: Cache::Default,
         });
         let columns = problem.input.words(problem.input.columns);
         let x_map = b.tensor(TensorMap {
@@ -66,6 +67,7 @@ impl Stages {
             strides: vec![fixed(1), fixed(columns)],
             tile: vec![problem.input.words(main.k_tile()), tile.tokens],
             swizzle: Swizzle::B128,
+            cache: Cache::Default,
         });
         Self { codes, x, codes_map, x_map, code_words, x_words }
     }

@@ -16,7 +16,7 @@
 use super::shape::VECTOR_WORDS;
 use super::{Block, gather};
 use crate::ir::{
-    Address, BarrierRef, Builder, Extent, Op, Operand, SharedId, Special, Swizzle, TensorId,
+    Address, BarrierRef, Builder, Cache, Extent, Op, Operand, SharedId, Special, Swizzle, TensorId,
     TensorMap, Word,
 };
 use crate::plan::native::SHARED_BYTES;
@@ -28,6 +28,7 @@ use crate::schedule::mapping::MainLoop;
 use crate::schedule::order::OrderArray;
 use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
+use crate::schedule::weights_ahead::is_read_once;
 
 /// Words of a line of 128 bytes.
 pub(super) const LINE: u32 = SHARED_BYTES / 4;
@@ -165,6 +166,7 @@ impl Stages {
                 strides: vec![fixed(1), fixed(columns)],
                 tile: vec![problem.input.words(line_columns(main)), tile.tokens / tile.multicast],
                 swizzle: Swizzle::B128,
+                cache: Cache::Default,
             })
         });
         let layout = "x [column in the line, token, line], swizzled";
@@ -187,6 +189,7 @@ impl Stages {
         let (of_chunk, of_tile) = (chunk_words(problem), tile_words(problem));
         let by_chunk = tile.unswapped && block.together() > 1;
         let copies = if by_chunk { block.stage_chunks() } else { 1 };
+        let cache = if is_read_once(problem, tile.tokens) { Cache::Stream } else { Cache::Default };
         let planes = arrays_of_planes(problem).into_iter().zip(code_words).enumerate();
         let codes = planes.map(|(number, ((first, words, of_lane), of_stage))| {
             let (line, swizzle) = match problem.input.fragments {
@@ -205,6 +208,7 @@ impl Stages {
                 strides: strides(&[1, line, of_tile, of_chunk], of_tile * problem.row_tiles()),
                 tile: of_stack(&[line, words / line, own, block.stage_chunks() / copies], 1),
                 swizzle,
+                cache,
             });
             let order = "codes [word of the line, line, tile of rows, chunk]";
             let layout = match swizzle {
@@ -230,6 +234,7 @@ impl Stages {
                 strides: strides(&[1, tile_words, of_row], of_row * rows),
                 tile: of_stack(&[tile_words, 1, own], 1),
                 swizzle: Swizzle::None,
+                cache: Cache::Default,
             });
             let name = format!("param{number}_stages");
             let ring = shared(b, &name, words, "words [word, tile of rows]", SHARED_BYTES);
@@ -254,6 +259,7 @@ impl Stages {
                     strides: vec![fixed(1), fixed(TOKEN_TILE), fixed(groups * TOKEN_TILE)],
                     tile: vec![tile.tokens.min(TOKEN_TILE), 1, tile.tokens.div_ceil(TOKEN_TILE)],
                     swizzle: Swizzle::None,
+                    cache: Cache::Default,
                 })
             });
             let ring = shared(b, "x_scale_stages", words, "f32 [token]", SHARED_BYTES);

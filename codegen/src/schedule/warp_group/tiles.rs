@@ -13,6 +13,7 @@ use crate::ir::{
 use crate::schedule::order::{OrderArray, OrderWords};
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::stack::Stack;
+use crate::schedule::weights_ahead::WeightsAhead;
 
 /// Blocks of rows of a band, at most: so few that those of several token blocks are multiplied at once.
 const BAND: u32 = 16;
@@ -71,8 +72,19 @@ impl Tiles {
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
         row_blocks: u32,
-        programmatic: bool,
+        (programmatic, ahead): (bool, Option<WeightsAhead<'_>>),
     ) -> Self {
+        if let Some(ahead) = ahead.filter(|_| programmatic) {
+            let token_blocks = b.argument(order.token_blocks);
+            let own = Self { routed: None, token_blocks, row_blocks, cluster: 1 };
+            let number = b.special(Special::Block(0));
+            let all = b.mul(token_blocks, row_blocks * stack.shards_of_y());
+            let is_tile = b.less(number, all);
+            b.when(is_tile, |b| {
+                let place = own.place_of(b, number, stack.shards_of_y());
+                ahead.ask(b, number, place);
+            });
+        }
         begin(b, programmatic);
         let words = order.words(b);
         let count = b.load(words.count(), Width::B32)[0].into();
@@ -148,7 +160,10 @@ impl Tiles {
 
     /// The token block, the shard and the number along the rows of w of the tile of a number.
     fn place(&self, b: &mut Builder, number: Operand) -> [Operand; 3] {
-        let shards = self.shards();
+        self.place_of(b, number, self.shards())
+    }
+
+    fn place_of(&self, b: &mut Builder, number: Operand, shards: u32) -> [Operand; 3] {
         let bands = self.row_blocks.div_ceil(BAND).max(1);
         let of_band = self.row_blocks.div_ceil(bands).next_multiple_of(self.cluster);
         let (rest, row_block) = match bands {

@@ -5,7 +5,7 @@ use super::Block;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use crate::ir::{
-    Address, Builder, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
+    Address, Builder, Cache, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::participants::Participants;
@@ -46,6 +46,7 @@ pub(super) fn map(b: &mut Builder, block: &Block<'_>, rows: Extent, tokens: u32)
         strides: vec![Extent::Constant(1), n],
         tile: vec![LINE_ROWS, tokens],
         swizzle: Swizzle::B128,
+        cache: Cache::Default,
     })
 }
 

@@ -560,6 +560,7 @@ pub(super) fn tensor_group() -> Case {
         strides: vec![Extent::Constant(1), Extent::Constant(k)],
         tile: vec![k, 8],
         swizzle: Swizzle::B128,
+        cache: Cache::Default,
     });
     let full = b.barriers("full", 1);
     let tile = b.shared_block("x_tile", Word::U16, 8 * k, "[k, m], 128-byte swizzle", 1024, None);

@@ -5,10 +5,10 @@ use super::faults::{Injected, drop_op, injected, missed, op, replace};
 use super::kernels::{bf16_words, buffer, chip, launch, of, product_of, small};
 use super::{Case, Outcome, simulate};
 use crate::ir::{
-    Access, Address, BarrierId, BarrierRef, Binary, BufferId, Builder, Extent, Kernel, MatrixOp,
-    Op, Operand, Reg, Register, RegisterId, SharedId, SharedTile, Special, Statement, Swizzle,
-    TensorId, TensorMap, TmemAddress, TmemError, TmemOp, TmemOperand, TmemScale, Type, Unary,
-    Uniformity, ValueError, VerifyErrorKind, Width, Word, matrix_op, verify,
+    Access, Address, BarrierId, BarrierRef, Binary, BufferId, Builder, Cache, Extent, Kernel,
+    MatrixOp, Op, Operand, Reg, Register, RegisterId, SharedId, SharedTile, Special, Statement,
+    Swizzle, TensorId, TensorMap, TmemAddress, TmemError, TmemOp, TmemOperand, TmemScale, Type,
+    Unary, Uniformity, ValueError, VerifyErrorKind, Width, Word, matrix_op, verify,
 };
 use crate::sim::{Arguments, Contents};
 use quantloom_dsl::format::{E2M1, E4M3};
@@ -97,6 +97,7 @@ fn matrix(b: &mut Builder, name: &str, (rows, k): (u32, u32)) -> (BufferId, Tens
         strides: vec![Extent::Constant(1), Extent::Constant(k)],
         tile: vec![k, rows],
         swizzle: Swizzle::B128,
+        cache: Cache::Default,
     });
     let layout = "[k, row], 128-byte swizzle";
     let tile = b.shared_block(&format!("{name}_tile"), Word::U16, rows * k, layout, 1024, None);

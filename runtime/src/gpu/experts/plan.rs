@@ -454,9 +454,8 @@ impl<E: Executor> GpuExpertLayer<E> {
         if logits {
             steps.push(LaunchStep::new(kernels.route));
         }
-        if !way.direct {
-            steps.extend(kernels.order.into_iter().map(routed));
-        }
+        let order = kernels.order.into_iter().filter(|_| !way.direct);
+        let mut order: Vec<LaunchStep> = order.map(routed).collect();
         let mut x = BufferRole::X;
         if on_input {
             steps.push(routed(kernels.weigh));
@@ -483,10 +482,15 @@ impl<E: Executor> GpuExpertLayer<E> {
             if product == 1 && !operand.is_empty() {
                 self.groups_of_rows(key.element)?;
             }
+            if of_slots {
+                steps.append(&mut order);
+            }
             for kernel in operand {
                 let step = routed(kernel).of_product(product).over(sizes[product].clone());
                 steps.push(step.bound(BufferRole::X, from));
             }
+            // What needs no order comes before: the product may start while pairs are sorted.
+            steps.append(&mut order);
             let step = routed(choice.choice.key.clone()).of_product(product);
             steps.push(step.bound(BufferRole::X, read).bound(BufferRole::Y, to));
             steps.extend(between.take());
