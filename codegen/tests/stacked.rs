@@ -3,16 +3,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use crate::kernels::mutation::mutate;
 use crate::kernels::products::catalogue;
 use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
-use crate::kernels::tiles::{SKINNY, TILE};
+use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
 use quantloom_codegen::emit;
-use quantloom_codegen::ir::{Kernel, Verified, verify};
+use quantloom_codegen::ir::{Cache, Kernel, Mask, Op, Operand, Verified, Width, verify};
 use quantloom_codegen::jit::Jit;
 use quantloom_codegen::plan::product_name;
 use quantloom_codegen::schedule::shader::ShaderTile;
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
+use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
@@ -157,6 +159,72 @@ fn products_of_experts_are_right() {
     compared(Share::new(20, 48), (40, 608), if sweep { &cases } else { &cases[..1] });
     if sweep {
         compared(Share::new(6, 48), (72, 256), &cases[2..]);
+    }
+}
+
+/// Bytes of global memory that a kernel's loads ask for, if each line that it asks for ahead is a load of a word.
+fn bytes_loaded(layer: &RandomStack, kernel: &Verified<Kernel>, slots: u32, ahead: bool) -> u64 {
+    let mut kernel = Kernel::clone(kernel);
+    mutate(&mut kernel, |_, op| {
+        // The register of the address is not read again.
+        if let Op::Prefetch { from, mask: Some(condition) } = op
+            && let Operand::Reg(dst) = from.index
+            && ahead
+        {
+            let (from, dst, mask) = (*from, vec![dst], Some(Mask::or_zero(*condition)));
+            *op = Op::Load { dst, from, width: Width::B32, mask, cache: Cache::Default };
+        }
+    });
+    let kernel = verify(kernel).unwrap_or_else(|why| panic!("{why}"));
+    let run = layer.run(&kernel, slots, 0).unwrap_or_else(|why| panic!("{why}"));
+    let loads = run.report.accesses.iter().filter(|access| access.sectors.is_some());
+    loads.map(|access| access.bytes).sum()
+}
+
+/// Each line of all weights is asked for one time, where there are as many pairs as experts; none where there are fewer, and none of
+/// more slots than an expert's rows fill.
+#[test]
+fn weights_are_asked_for_while_pairs_are_sorted() {
+    let scheme = scheme(SCHEMES[0]);
+    let (skinny, tile) =
+        (SkinnyTile { programmatic: true, ..SKINNY }, TileShape { programmatic: true, ..TILE });
+    let all = [
+        Chosen::Skinny(SkinnyTile { tokens: 8, row_tiles: 2, ..skinny }),
+        Chosen::Tile(TileShape { tokens: 32, rows: 64, warps: 4, stages: 2, ..tile }),
+        Chosen::WarpGroup(WarpGroupTile { tokens: 8, row_tiles: 2, stages: 3, ..WARP_GROUP }),
+        Chosen::WarpGroup(WarpGroupTile { tokens: 48, row_tiles: 2, batch: 2, ..WARP_GROUP }),
+        Chosen::Skinny(SkinnyTile { tokens: 8, row_tiles: 2, ..SKINNY }),
+    ];
+    for chosen in all {
+        for (product, gate) in [
+            (ExpertProduct::GateUp, Some(Gate::Silu)),
+            (ExpertProduct::GateUp, None),
+            (ExpertProduct::Down, None),
+        ] {
+            for tokens in [1, 2] {
+                let (stack, routing) = (stack(product, 4, 3), (tokens, Routing::Random));
+                let layer =
+                    RandomStack::draw(&scheme, "sm_90a", (72, 512), stack, routing, 5).unwrap();
+                let problem = match gate {
+                    Some(_) => layer.of_stack(gate, false),
+                    None => layer.problem.clone(),
+                };
+                let kernel = layer.kernel(chosen, &problem);
+                let slots = slots(false, chosen);
+                let [without, with] =
+                    [false, true].map(|ahead| bytes_loaded(&layer, &kernel, slots, ahead));
+                let matrices = 4 * stack.shards;
+                // A launch of blocks that persist has four in the simulator, which ask for their first tiles.
+                let of_block = if gate.is_some() { stack.shards } else { 1 };
+                let persists = chosen.name() == "warp_group";
+                let matrices = if persists { matrices.min(4 * of_block) } else { matrices };
+                // Five tiles of 16 rows of 512 codes of 4 bits.
+                let lines = u64::from(matrices) * 5 * 16 * 512 / 2 / 128;
+                let asks = kernel.launch.programmatic && slots <= 32 && tokens > 1;
+                let expected = if asks { 4 * lines } else { 0 };
+                assert_eq!(with - without, expected, "{}, {tokens} tokens", kernel.name);
+            }
+        }
     }
 }
 
