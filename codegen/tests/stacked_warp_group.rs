@@ -701,6 +701,43 @@ fn few_slots_have_many_warp_groups() {
     }
 }
 
+/// FP8 in blocks: two warp groups, whose operands are swapped while a token block of 64 rows is half empty; the tokens from which on
+/// they were not faster are measured (docs/performance/experts.md).
+#[test]
+fn full_token_blocks_of_fp8_in_blocks_are_not_swapped() {
+    let scheme = scheme(BYTES[0]);
+    let (qwen, mixtral) = ((2048, 768, 128, 8), (4096, 14_336, 8, 2));
+    for (tokens, (hidden, intermediate, experts, top_k), expected) in [
+        (256, qwen, (32, false)),
+        (512, qwen, (64, true)),
+        (1024, qwen, (64, true)),
+        (4096, qwen, (128, true)),
+        (64, mixtral, (32, false)),
+        (256, mixtral, (64, true)),
+        (1024, mixtral, (128, true)),
+    ] {
+        let mut slots = None;
+        for (product, shape, gate) in [
+            (ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu)),
+            (ExpertProduct::Down, (hidden, intermediate), None),
+        ] {
+            let target = target("sm_90a").unwrap();
+            let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
+            let weighted = product == ExpertProduct::Down;
+            let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
+            let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
+            match choose_stacked(&problem, tokens, slots).unwrap() {
+                Chosen::WarpGroup(tile) => {
+                    let found = (tile.groups, (tile.tokens, tile.unswapped));
+                    assert_eq!(found, (2, expected), "{tokens} tokens, {product:?} {shape:?}");
+                    slots = Some(tile.tokens);
+                }
+                other => panic!("{tokens} tokens, {product:?} {shape:?}: {}", other.name()),
+            }
+        }
+    }
+}
+
 /// Eight slots are those of warp groups if experts have two rows on average, there are some waves of tiles of three or four warp groups,
 /// and scales are in range.
 #[test]
