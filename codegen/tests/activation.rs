@@ -161,7 +161,7 @@ fn problems(
 /// several blocks a row, several iterations a thread. A case is a quantiser, a type and a shape.
 #[test]
 fn the_operand_is_the_references() {
-    let share = Share::new(40, 6);
+    let share = Share::new(40, 18);
     let shapes = [(200, 256), (300, 320), (130, 256), (77, 80), (2056, 2304), (5128, 5248)];
     for (number, one) in all().iter().enumerate() {
         for (turn, own) in OWN.into_iter().enumerate() {

@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::kernels::mutation::mutate;
+use crate::kernels::mutation::{gone, mutate};
 use crate::kernels::products::catalogue;
 use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
 use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
 use quantloom_codegen::emit;
-use quantloom_codegen::ir::{Cache, Kernel, Mask, Op, Operand, Verified, Width, verify};
+use quantloom_codegen::ir::{
+    Access, Address, Buffer, BufferId, Kernel, Op, Space, Verified, Width, verify,
+};
 use quantloom_codegen::jit::Jit;
 use quantloom_codegen::plan::product_name;
 use quantloom_codegen::schedule::shader::ShaderTile;
@@ -17,9 +19,9 @@ use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
-use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::{ExpertProduct, Gate};
 use quantloom_dsl::format::{BF16, F32, NUMBER_BF16, NUMBER_F32};
+use quantloom_dsl::{BufferRole, Scheme};
 use quantloom_runtime::gpu::{Products as _, Stacked};
 use quantloom_runtime::source::Work;
 use quantloom_tests::sweep::{self, Share};
@@ -162,29 +164,43 @@ fn products_of_experts_are_right() {
     }
 }
 
-/// Bytes of global memory that a kernel's loads ask for, if each line that it asks for ahead is a load of a word.
-fn bytes_loaded(layer: &RandomStack, kernel: &Verified<Kernel>, slots: u32, ahead: bool) -> u64 {
+/// Bytes of global memory that a kernel accesses; with `prefetched` it also writes a word at each address that it prefetches, to a
+/// buffer of which no word may be written twice.
+fn bytes_accessed(
+    layer: &RandomStack,
+    kernel: &Verified<Kernel>,
+    slots: u32,
+    prefetched: bool,
+) -> u64 {
     let mut kernel = Kernel::clone(kernel);
-    mutate(&mut kernel, |_, op| {
-        // The register of the address is not read again.
-        if let Op::Prefetch { from, mask: Some(condition) } = op
-            && let Operand::Reg(dst) = from.index
-            && ahead
-        {
-            let (from, dst, mask) = (*from, vec![dst], Some(Mask::or_zero(*condition)));
-            *op = Op::Load { dst, from, width: Width::B32, mask, cache: Cache::Default };
-        }
-    });
+    if prefetched {
+        let codes = kernel.buffers.iter().find(|buffer| buffer.role == Some(BufferRole::Codes));
+        let name = "prefetched".to_owned();
+        let (access, role) = (Access::WriteSome, Some(BufferRole::Extremes));
+        let buffer = Buffer { name, access, role, ..codes.unwrap().clone() };
+        let space = Space::Global(BufferId(kernel.buffers.len() as u32));
+        kernel.buffers.push(buffer);
+        mutate(&mut kernel, |_, op| match op {
+            Op::Prefetch { from, mask } => {
+                let (to, values) = (Address { space, ..*from }, vec![1u32.into()]);
+                *op = Op::Store { to, values, width: Width::B32, mask: *mask };
+            }
+            // Before the wait no kernel may write.
+            Op::GridWait | Op::GridLaunch => gone(op),
+            _ => {}
+        });
+        kernel.launch.programmatic = false;
+    }
     let kernel = verify(kernel).unwrap_or_else(|why| panic!("{why}"));
     let run = layer.run(&kernel, slots, 0).unwrap_or_else(|why| panic!("{why}"));
-    let loads = run.report.accesses.iter().filter(|access| access.sectors.is_some());
-    loads.map(|access| access.bytes).sum()
+    let global = run.report.accesses.iter().filter(|access| access.sectors.is_some());
+    global.map(|access| access.bytes).sum()
 }
 
-/// Each line of all weights is asked for one time, where there are as many pairs as experts; none where there are fewer, and none of
+/// Each line of all weights is prefetched one time, where there are as many pairs as experts; none where there are fewer, and none of
 /// more slots than an expert's rows fill.
 #[test]
-fn weights_are_asked_for_while_pairs_are_sorted() {
+fn weights_are_prefetched() {
     let scheme = scheme(SCHEMES[0]);
     let (skinny, tile) =
         (SkinnyTile { programmatic: true, ..SKINNY }, TileShape { programmatic: true, ..TILE });
@@ -201,8 +217,9 @@ fn weights_are_asked_for_while_pairs_are_sorted() {
             (ExpertProduct::GateUp, None),
             (ExpertProduct::Down, None),
         ] {
-            for tokens in [1, 2] {
-                let (stack, routing) = (stack(product, 4, 3), (tokens, Routing::Random));
+            for (tokens, chosen_from) in [(1, 4), (2, 4), (2, 7)] {
+                let stack = Stack { chosen_from, ..stack(product, 4, 3) };
+                let routing = (tokens, Routing::Random);
                 let layer =
                     RandomStack::draw(&scheme, "sm_90a", (72, 512), stack, routing, 5).unwrap();
                 let problem = match gate {
@@ -211,17 +228,18 @@ fn weights_are_asked_for_while_pairs_are_sorted() {
                 };
                 let kernel = layer.kernel(chosen, &problem);
                 let slots = slots(false, chosen);
-                let [without, with] =
-                    [false, true].map(|ahead| bytes_loaded(&layer, &kernel, slots, ahead));
+                let [without, with] = [false, true]
+                    .map(|prefetched| bytes_accessed(&layer, &kernel, slots, prefetched));
                 let matrices = 4 * stack.shards;
-                // A launch of blocks that persist has four in the simulator, which ask for their first tiles.
+                // A launch of blocks that persist has four in the simulator, which prefetch their first tiles.
                 let of_block = if gate.is_some() { stack.shards } else { 1 };
                 let persists = chosen.name() == "warp_group";
                 let matrices = if persists { matrices.min(4 * of_block) } else { matrices };
                 // Five tiles of 16 rows of 512 codes of 4 bits.
                 let lines = u64::from(matrices) * 5 * 16 * 512 / 2 / 128;
-                let asks = kernel.launch.programmatic && slots <= 32 && tokens > 1;
-                let expected = if asks { 4 * lines } else { 0 };
+                let prefetches =
+                    kernel.launch.programmatic && slots <= 32 && tokens * 3 >= chosen_from as usize;
+                let expected = if prefetches { 4 * lines } else { 0 };
                 assert_eq!(with - without, expected, "{}, {tokens} tokens", kernel.name);
             }
         }
@@ -283,6 +301,7 @@ fn keys_of_products_of_experts_give_kernels() {
                 let stacked = Stacked {
                     product,
                     experts,
+                    chosen_from: experts,
                     shards,
                     top_k,
                     slots,

@@ -168,6 +168,7 @@ fn layer(product: ExpertProduct) -> RandomStack {
     let stack = Stack {
         product,
         experts: 4,
+        chosen_from: 4,
         shards,
         top_k: 3,
         gate: None,

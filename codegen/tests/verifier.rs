@@ -126,6 +126,16 @@ fn declarations() {
     refused("Declaration::NoShape", plain, SM, |c| {
         c.b.buffer("scalar", Word::U32, Access::Constant, &[], "no dimensions");
     });
+    // x may still be written; w is not loaded.
+    for (buffer, cache) in [("x", Cache::Stream), ("w", Cache::Constant)] {
+        refused("Declaration::CacheOfMap", plain, SM, |c| {
+            let buffer = if buffer == "x" { c.x } else { c.w };
+            let [extents, strides] = [64, 1].map(|size| vec![Extent::Constant(size)]);
+            let (name, tile) = ("map".to_owned(), vec![64]);
+            let swizzle = Swizzle::None;
+            c.b.tensor(TensorMap { name, buffer, extents, strides, tile, swizzle, cache });
+        });
+    }
     refused("Unknown", plain, SM, |c| {
         let shape = [Extent::Parameter(ParameterId(0))];
         c.b.buffer("z", Word::U32, Access::Constant, &shape, "");

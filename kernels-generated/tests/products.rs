@@ -63,7 +63,7 @@ fn each_with_a_shape() -> impl Iterator<Item = (&'static Scheme, [(u64, u64); 1]
 
 #[test]
 fn catalogue_schemes_multiply_as_their_reference() {
-    for (scheme, shape) in Share::new(12, 2).of(each_with_a_shape()) {
+    for (scheme, shape) in Share::new(12, 3).of(each_with_a_shape()) {
         check(scheme, quantloom_kernels::DECODERS, &shape, &[0, 4]);
     }
 }

@@ -20,17 +20,25 @@ fn scheme() -> &'static Scheme {
     quantloom_kernels::scheme("ct_w4a16").unwrap()
 }
 
-fn matrix((n, k): (u64, u64), seed: u64) -> Unpacked {
+fn matrix(scheme: &Scheme, (n, k): (u64, u64), seed: u64) -> Unpacked {
     let shape = Shape::matrix(n, k);
-    let packed = pack(scheme(), &draw::layer(scheme(), shape, seed)).unwrap();
-    Unpacked::new(scheme(), shape, &|name: &str| packed.get(name).map(Vec::as_slice)).unwrap()
+    let packed = pack(scheme, &draw::layer(scheme, shape, seed)).unwrap();
+    Unpacked::new(scheme, shape, &|name: &str| packed.get(name).map(Vec::as_slice)).unwrap()
 }
 
 fn prepared(simulator: Simulator, options: &ExpertOptions) -> GpuExpertLayer<Simulator> {
-    let layer: ExpertLayer = LAYER.parse().unwrap();
-    let shards = |expert| (0..2u64).map(move |shard| matrix((96, 64), 100 + 2 * expert + shard));
-    let gate_up = (0..8u64).map(|expert| shards(expert).collect()).collect();
-    let down = (0..8u64).map(|expert| matrix((64, 96), 200 + expert)).collect();
+    prepared_of(scheme(), LAYER, (simulator, options))
+}
+
+fn prepared_of(
+    scheme: &Scheme,
+    layer: &str,
+    (simulator, options): (Simulator, &ExpertOptions),
+) -> GpuExpertLayer<Simulator> {
+    let layer: ExpertLayer = layer.parse().unwrap();
+    let shard = |number| matrix(scheme, (96, 64), 100 + number);
+    let gate_up = (0..8u64).map(|expert| vec![shard(2 * expert), shard(2 * expert + 1)]).collect();
+    let down = (0..8u64).map(|expert| matrix(scheme, (64, 96), 200 + expert)).collect();
     let matrices = ExpertMatrices::new(gate_up, down).unwrap();
     GpuDevice::new(simulator).prepare_layer(&layer, &matrices, options).unwrap()
 }
@@ -148,6 +156,27 @@ fn one_token_is_two_launches() {
             let close = (alone - among).abs() <= 1e-2 * (1.0 + among.abs());
             assert!(close, "y[{token}, {column}]: {alone}, {among}");
         }
+    }
+}
+
+/// What needs no order comes before it, so that the first product may start while pairs are sorted: x times router weights, and an
+/// operand of a row per token, but not one of a row per slot.
+#[test]
+fn the_order_comes_right_before_its_first_reader() {
+    let on_input = "8 experts of 64 x 96, top 1, softmax, silu, weight on input";
+    let sorted = "pairs sorted by expert";
+    for (scheme, layer, expected) in [
+        ("ct_w4a16", LAYER, [sorted, "gate_up"]),
+        ("ct_w8a8", LAYER, ["x in bf16", sorted]),
+        ("gptq4_v2_actorder", LAYER, [sorted, "x in bf16"]),
+        ("ct_w4a16", on_input, ["x in bf16 times router weights", sorted]),
+    ] {
+        let scheme = quantloom_kernels::scheme(scheme).unwrap();
+        let options = ExpertOptions::default();
+        let layer = prepared_of(scheme, layer, (simulator(), &options));
+        let kernels = layer.kernels(TOKENS);
+        let begin = kernels.iter().zip(expected).all(|(kernel, work)| kernel.starts_with(work));
+        assert!(begin, "{}: {kernels:?}", scheme.name);
     }
 }
 

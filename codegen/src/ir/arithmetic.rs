@@ -35,10 +35,11 @@ pub enum Unary {
     Sqrt,
     /// f32: the nearest integer, ties to even, as f32.
     RoundEven,
-    /// f32: 2^a within 2 units in the last place, the smallest subnormal number at least; the simulator rounds to nearest.
+    /// f32: 2^a, at most 2 units in the last place from the correctly rounded result (PTX ISA, `ex2.approx.f32`); 2^-149 is the
+    /// smallest unit. The simulator is off by 2 units either way, and by less, as the bits of a decide.
     Exp2Near,
-    /// f32: 1 / a within one unit in the last place; the simulator rounds to nearest. Subnormal numbers, and results that would be,
-    /// count as 0 of their sign.
+    /// f32: 1 / a, at most one unit in the last place from the correctly rounded result (PTX ISA, `rcp.approx.ftz.f32`). Subnormal
+    /// numbers, and results that would be, count as 0 of their sign. The simulator is off likewise.
     ReciprocalNear,
     /// u32: number of bits that are 1.
     PopCount,

@@ -29,6 +29,8 @@ use crate::target::{Feature, TARGETS, Target};
 
 /// The parameter of a key, 1, whose kernel takes scales of [`Problem::scale_range`] alone.
 pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
+/// The parameter of a key with [`Stacked::chosen_from`], where that is not the number of experts.
+const CHOSEN_FROM: &str = "chosen_from";
 
 /// The parameter of a key, 1, whose weight is in the layout for scales of [`Problem::scale_range`] alone.
 pub(super) const LAYOUT_OF_RANGE: &str = "layout_of_range";
@@ -82,12 +84,12 @@ pub(super) fn choose_experts(
     tokens: u64,
     overrides: &[&Overrides],
 ) -> Result<StackedChoice, Refusal> {
-    let &Stacked { experts, shards, top_k, slots, output, .. } = stacked;
+    let &Stacked { experts, chosen_from, shards, top_k, slots, output, .. } = stacked;
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let role = role(stacked);
     let output = Number::Float(output);
     let problem = problem(request)?.giving(output).map_err(JitError::from)?;
-    let problem = problem.stacked(stack(role, (experts, shards, top_k)));
+    let problem = problem.stacked(stack(role, (experts, chosen_from), (shards, top_k)));
     let problem = problem.map_err(JitError::from)?;
     let of = (size(tokens), slots.map(size));
     let only = overrides.iter().rev().find_map(|overrides| overrides.instead());
@@ -110,6 +112,9 @@ pub(super) fn choose_experts(
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k)];
     let sizes = sizes.map(|(name, size)| (name.to_owned(), size));
     choice.key.schedule.parameters.extend(sizes);
+    if chosen_from != experts {
+        choice.key.schedule.parameters.insert(CHOSEN_FROM.to_owned(), chosen_from);
+    }
     let most = problem.stack.map(|stack| stack.most_tokens(&problem, chosen));
     choice.tokens = most.unwrap_or(choice.tokens);
     Ok(StackedChoice { choice, slots: problem.slots(chosen).unwrap_or(1).into() })
@@ -122,11 +127,28 @@ pub(super) fn role(stacked: &Stacked) -> ExpertRole {
 }
 
 /// The stack of a product of an expert layer; sizes beyond 32 bits are refused with the problem.
-pub(super) fn stack(role: ExpertRole, (experts, shards, top_k): (u64, u64, u64)) -> Stack {
+pub(super) fn stack(
+    role: ExpertRole,
+    (experts, chosen_from): (u64, u64),
+    (shards, top_k): (u64, u64),
+) -> Stack {
     let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    let (experts, shards, top_k) = (size(experts), size(shards), size(top_k));
+    let (experts, chosen_from) = (size(experts), size(chosen_from));
+    let (shards, top_k) = (size(shards), size(top_k));
     let ExpertRole { product, gate, direct, weighted, combined, shared, operand } = role;
-    Stack { product, experts, shards, top_k, gate, direct, weighted, combined, shared, operand }
+    Stack {
+        product,
+        experts,
+        chosen_from,
+        shards,
+        top_k,
+        gate,
+        direct,
+        weighted,
+        combined,
+        shared,
+        operand,
+    }
 }
 
 /// The text of a key's kernel.
@@ -181,8 +203,10 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
             let problem = match experts {
                 None => problem,
                 Some(role) => {
-                    let sizes = (size("experts")?, size("shards")?, size("top_k")?);
-                    problem.stacked(stack(*role, sizes))?
+                    let experts = size("experts")?;
+                    let from = parameters.get(CHOSEN_FROM).copied().unwrap_or(experts);
+                    let sizes = (size("shards")?, size("top_k")?);
+                    problem.stacked(stack(*role, (experts, from), sizes))?
                 }
             };
             return Ok(chosen.write(&problem)?);
@@ -192,10 +216,12 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
             let routed = match experts {
                 None => None,
                 Some(role) => {
-                    let sizes = (size("experts")?, size("shards")?, size("top_k")?);
+                    let experts = size("experts")?;
+                    let sizes = (size("shards")?, size("top_k")?);
                     let slots = u32::try_from(size("slots")?).map_err(|_| none())?;
                     let whole_blocks = parameters.contains_key(operand::WHOLE_BLOCKS);
-                    Some(Routed { stack: stack(*role, sizes), slots, whole_blocks })
+                    let stack = stack(*role, (experts, experts), sizes);
+                    Some(Routed { stack, slots, whole_blocks })
                 }
             };
             let of = (scheme, activation, *own);

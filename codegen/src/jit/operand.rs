@@ -102,7 +102,7 @@ pub(super) fn keys_stacked(
     // What becomes of the sums does not matter here.
     let role = role(stacked);
     let role = ExpertRole { gate: None, weighted: false, combined: false, shared: None, ..role };
-    let stack = stack(role, (experts, shards, top_k));
+    let stack = stack(role, (experts, experts), (shards, top_k));
     let copies = chosen.is_some_and(|chosen| chosen.schedule().copies_token_blocks(stack));
     let routed =
         Routed { stack, slots: u32::try_from(slots).unwrap_or(u32::MAX), whole_blocks: copies };

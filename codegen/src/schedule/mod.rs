@@ -46,7 +46,7 @@ pub mod transform;
 mod unscheduled;
 pub mod warp_group;
 mod weight_params;
-mod weights_ahead;
+mod weights_prefetch;
 
 pub use arrange::Order;
 pub use buffers::{PER_ROW_LAYOUT, ProductBuffers};

@@ -7,7 +7,7 @@
 use super::order::{OrderArray, OrderWords};
 use super::rows::TokenRows;
 use super::stack::{Matrix, Stack};
-use super::weights_ahead::WeightsAhead;
+use super::weights_prefetch::WeightsPrefetch;
 use crate::ir::{Builder, Cache, Extent, Mask, Op, Operand, Reg, Special, Width};
 
 /// A block of an expert layer's product.
@@ -28,13 +28,13 @@ pub(super) struct RoutedBlock {
 
 impl RoutedBlock {
     /// Sets the grid, of T token blocks, blocks of rows, and shards times splits, and finds the block's
-    /// place. With programmatic launch the kernel waits here for those before it, since the order decides
+    /// place. With programmatic launch the kernel prefetches weights, and waits here for those before it, since the order decides
     /// everything that a block reads.
     pub(super) fn begin(
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
         (row_blocks, splits): (u32, u32),
-        (programmatic, ahead): (bool, Option<WeightsAhead<'_>>),
+        (programmatic, prefetch): (bool, Option<WeightsPrefetch<'_>>),
     ) -> Self {
         let (fixed, shards) = (Extent::Constant, stack.shards_of_y());
         let grid = [Extent::Parameter(order.token_blocks), fixed(row_blocks)];
@@ -50,11 +50,11 @@ impl RoutedBlock {
             _ => (b.div(place, splits), b.rem(place, splits)),
         };
         if programmatic {
-            if let Some(ahead) = ahead {
+            if let Some(prefetch) = prefetch {
                 let blocks = [0, 1].map(|axis| b.special(Special::Blocks(axis)));
                 let number = b.mad(place, blocks[1], row_block);
                 let number = b.mad(number, blocks[0], token_block);
-                ahead.ask(b, number, [token_block, shard, row_block]);
+                prefetch.write(b, number, [token_block, shard, row_block]);
             }
             b.push(Op::GridWait);
             b.push(Op::GridLaunch);

@@ -41,7 +41,7 @@ use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
-use super::weights_ahead::WeightsAhead;
+use super::weights_prefetch::WeightsPrefetch;
 use activation::Activation;
 
 pub use choice::SkinnyTile;
@@ -117,9 +117,10 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         }
         Some(experts) => {
             let shape = (blocks, tile.splits);
-            let ahead = WeightsAhead::new(main.problem, &io, (tile.row_tiles, threads, min_blocks));
-            let early = (tile.programmatic, ahead);
-            let block = RoutedBlock::begin(&mut b, experts, shape, early);
+            let prefetch =
+                WeightsPrefetch::new(main.problem, &io, (tile.row_tiles, threads, min_blocks));
+            let programmatic = (tile.programmatic, prefetch);
+            let block = RoutedBlock::begin(&mut b, experts, shape, programmatic);
             let zeros = |b: &mut Builder| {
                 let rows = tile.row_tiles * main.problem.plan.native.rows;
                 gated::zeros(b, (main, &io), &block, (rows, Participants::block(tile.warps)));

@@ -20,6 +20,8 @@ pub struct Stack {
     pub product: ExpertProduct,
     /// L: experts whose weights are in the buffers, at least 1.
     pub experts: u32,
+    /// Experts that the ids of pairs are chosen from: more than L where an expert map has some of them elsewhere.
+    pub chosen_from: u32,
     /// s: matrices of an expert, which multiply the same rows of x; 1 or 2.
     pub shards: u32,
     /// k: experts of a token.
@@ -93,6 +95,7 @@ impl Stack {
         let Self {
             product,
             experts,
+            chosen_from,
             shards,
             top_k,
             gate,
@@ -102,6 +105,7 @@ impl Stack {
             shared,
             operand,
         } = self;
+        let from = if chosen_from == experts { String::new() } else { format!("of{chosen_from}") };
         let gate = gate.map_or(String::new(), |gate| format!("_{}", gate_name(gate)));
         let direct = if direct { "d" } else { "" };
         let weighted = if weighted { "w" } else { "" };
@@ -113,7 +117,7 @@ impl Stack {
             OperandOf::Matrix => "m",
         };
         format!(
-            "_{product}_x{experts}s{shards}k{top_k}{direct}{weighted}{combined}{operand}{gate}{shared}"
+            "_{product}_x{experts}{from}s{shards}k{top_k}{direct}{weighted}{combined}{operand}{gate}{shared}"
         )
     }
 }

@@ -40,7 +40,7 @@ use super::stack::Matrix;
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
-use super::weights_ahead::WeightsAhead;
+use super::weights_prefetch::WeightsPrefetch;
 use ring::{Ring, Scales, Stage};
 
 pub use shape::TileShape;
@@ -112,13 +112,13 @@ fn tile(main: &MainLoop<'_>, shape: TileShape) -> Result<Kernel, Unscheduled> {
         None => Tile::start(&mut b, (main, x_fragment), (shape, io)).write(&mut b),
         Some(experts) => {
             let grid = (shape.row_blocks(main.problem), shape.splits);
-            let ahead = WeightsAhead::new(
+            let prefetch = WeightsPrefetch::new(
                 main.problem,
                 &io,
                 (shape.rows / main.problem.plan.native.rows, threads, at_once),
             );
-            let early = (shape.programmatic, ahead);
-            let block = RoutedBlock::begin(&mut b, experts, grid, early);
+            let programmatic = (shape.programmatic, prefetch);
+            let block = RoutedBlock::begin(&mut b, experts, grid, programmatic);
             let zeros = |b: &mut Builder| {
                 let warps = Participants::block(shape.warps);
                 gated::zeros(b, (main, &io), &block, (shape.rows, warps));

@@ -57,7 +57,7 @@ use super::rows::TokenRows;
 use super::stack::Matrix;
 use super::table::Table;
 use super::unscheduled::Unscheduled;
-use super::weights_ahead::WeightsAhead;
+use super::weights_prefetch::WeightsPrefetch;
 use ping_pong::PingPong;
 use ring::{Cursor, Ring};
 use stage::Stages;
@@ -167,8 +167,9 @@ impl Block<'_> {
             Some(experts) => {
                 let threads = (self.consumer_warps() + self.group_warps()) * b.warp_size();
                 let rows = self.native_tiles();
-                let ahead = WeightsAhead::new(self.main.problem, &self.io, (rows, threads, 1));
-                Tiles::of_stack(b, experts, row_blocks, (programmatic, ahead))
+                let prefetch =
+                    WeightsPrefetch::new(self.main.problem, &self.io, (rows, threads, 1));
+                Tiles::of_stack(b, experts, row_blocks, (programmatic, prefetch))
             }
             None => {
                 let blocks = (row_blocks, multicast);

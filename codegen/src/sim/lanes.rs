@@ -34,6 +34,16 @@ fn three<const L: usize>([a, b, c]: [&Row<L>; 3], op: impl Fn(u32, u32, u32) -> 
     array::from_fn(|lane| op(a[lane], b[lane], c[lane]))
 }
 
+/// The bits of a number, or of one up to so many units in the last place from there, as the bits of an operand decide. What is
+/// exact stays: 0, 1 and what is not finite.
+fn near(number: f32, (operand, units): (u32, u32)) -> u32 {
+    if number == 0.0 || number.abs() == 1.0 || !number.is_finite() {
+        return number.to_bits();
+    }
+    let off = (operand.wrapping_mul(0x9e37_79b9) >> 16) % (2 * units + 1);
+    number.to_bits() + off - units.min(number.to_bits() & 0x7fff_ffff)
+}
+
 /// The number, 0 of its sign if subnormal.
 fn flushed(number: f32) -> f32 {
     if number.is_subnormal() { 0f32.copysign(number) } else { number }
@@ -47,8 +57,8 @@ pub(super) fn unary<const L: usize>(op: Unary, a: &Row<L>) -> Row<L> {
         Unary::Abs => one(a, |a| a & 0x7fff_ffff),
         Unary::Sqrt => one(a, |a| f(a).sqrt().to_bits()),
         Unary::RoundEven => one(a, |a| f(a).round_ties_even().to_bits()),
-        Unary::Exp2Near => one(a, |a| (f64::from(f(a)).exp2() as f32).to_bits()),
-        Unary::ReciprocalNear => one(a, |a| flushed(1.0 / flushed(f(a))).to_bits()),
+        Unary::Exp2Near => one(a, |a| near(f64::from(f(a)).exp2() as f32, (a, 2))),
+        Unary::ReciprocalNear => one(a, |a| near(flushed(1.0 / flushed(f(a))), (a, 1))),
         Unary::PopCount => one(a, u32::count_ones),
         Unary::AsF32 | Unary::AsU32 | Unary::NotPred => *a,
         Unary::F32FromU32 => one(a, |a| (a as f32).to_bits()),

@@ -119,6 +119,7 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
         let stacked = Stacked {
             product: ExpertProduct::GateUp,
             experts: 128,
+            chosen_from: 128,
             shards: 2,
             top_k: 4,
             slots: None,
@@ -168,6 +169,7 @@ fn tiles(target: &str, share: Share) -> Vec<(String, String)> {
                 let stacked = Stacked {
                     product,
                     experts: 8,
+                    chosen_from: 8,
                     shards: if up { 2 } else { 1 },
                     top_k: 2,
                     slots: None,

@@ -28,7 +28,8 @@ pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 
 /// The largest error of a gate's h in f32, before h is rounded to another type.
 ///
-/// `v / (1 + exp(-a))` is v, or v e where a is negative, times the reciprocal of 1 + e with e = exp(-|a|): e has [`EXP_UNITS`],
+/// `v / (1 + exp(-a))` is v, or v e where a is negative, times the reciprocal of 1 + e with e = exp(-|a|): e has [`EXP_UNITS`] (or
+/// [`NEAR_EXP_UNITS`], and the reciprocal [`NEAR_RECIPROCAL_UNITS`]),
 /// and of its argument a relative error of r units of 2^-24 makes |a| r units of e. v e and the sum round once each. The sum has
 /// half of the relative error of e at most, with the other sign where both are there. The reciprocal has [`RECIPROCAL_UNITS`].
 /// Its product, and that with u, round once each.
@@ -43,7 +44,7 @@ pub(super) const GATES: [Gate; 10] = Gate::every(7.0);
 /// Of positive v an error of the argument a, |a| r units of exp(-a), is of the sum 1 + exp(-a): at most r
 /// units, as a exp(-a) < 1.
 ///
-/// Below the smallest normal number e, and a product, have half of the smallest f32 more.
+/// Below the smallest normal number e, and a product, have half of the smallest f32 more, a target's own power of 2 five times that.
 pub(super) fn bound(near: bool, gate: Gate, [g, u]: [f64; 2], h: f64) -> f64 {
     let (quotient, argument) = quotient(near);
     let tail = |argument: f64| if argument < 0.0 { -argument } else { 1.0 };
@@ -69,7 +70,8 @@ pub(super) fn bound(near: bool, gate: Gate, [g, u]: [f64; 2], h: f64) -> f64 {
         _ => f64::INFINITY,
     };
     let factor = if gate.shards() == 2 { u.abs().min(limit) + 1.0 } else { 1.0 };
-    let underflow = ((-g).max(0.0) + 2.0) * factor * 2f64.powi(-149);
+    let units = if near { 5.0 } else { 1.0 };
+    let underflow = units * ((-g).max(0.0) + 2.0) * factor * 2f64.powi(-149);
     relative * (1.0 + 1e-5) * UNIT * h.abs() + underflow
 }
 

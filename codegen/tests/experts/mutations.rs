@@ -162,7 +162,7 @@ const OF_GATE: &[(&str, Mutation)] = &[
         if let Op::Binary { op: Binary::MulF32, b: Operand::F32(last), .. } = op
             && (*last + std::f32::consts::LOG2_E).abs() < 1e-3
         {
-            *last = -1.4427;
+            *last *= 1.0001;
         }
     }),
 ];

@@ -62,6 +62,7 @@ fn keys(scheme: &str, target: &str, whole: bool) -> Option<Keys> {
     let stacked = Stacked {
         product: ExpertProduct::Down,
         experts: 16,
+        chosen_from: 16,
         shards: 1,
         top_k: 1,
         slots: Some(if whole { 32 } else { 8 }),

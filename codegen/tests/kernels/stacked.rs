@@ -55,6 +55,7 @@ pub const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
     Stack {
         product,
         experts,
+        chosen_from: experts,
         shards,
         top_k,
         gate: None,

@@ -76,7 +76,7 @@ fn is_of_integers(kernel: &str) -> bool {
 fn tables_of_integers_serve_without_decoders() {
     let weights =
         ["e2m1, scale: e8m0 per 1x32", "codebook(-1, -0.25, 0.125, 15), scale: f32 per 1x64"];
-    for weight in Share::new(2, 1).of(weights) {
+    for weight in Share::new(2, 2).of(weights) {
         let scheme = scheme(weight, "i8 { scale: f32 per 1x32 }");
         for summary in quantloom_tools::conformance::check(&scheme).unwrap() {
             assert!(summary.kernels.iter().all(|kernel| is_of_integers(kernel)), "{summary:?}");
@@ -89,7 +89,7 @@ fn scales_of_groups_of_x_multiply_as_their_reference() {
     let devices: Vec<CpuDevice> = Isa::present().map(device).collect();
     let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     let cases = SCHEMES.iter().flat_map(|of| SHAPES.into_iter().map(move |shape| (of, shape)));
-    for ((weight, x), shape) in Share::new(6, 2).of(cases) {
+    for ((weight, x), shape) in Share::new(6, 6).of(cases) {
         let scheme = scheme(weight, x);
         let seeds = (0..6).collect();
         let suite = Suite { shapes: vec![shape], tokens: TOKENS.to_vec(), seeds, every: 1 };

@@ -146,6 +146,8 @@ pub struct Stacked {
     pub product: ExpertProduct,
     /// L: experts whose weights are stacked.
     pub experts: u64,
+    /// Experts that the ids of pairs are chosen from: L, or more where an expert map has some of them elsewhere.
+    pub chosen_from: u64,
     /// s: matrices of an expert that multiply the same x.
     pub shards: u64,
     /// k: experts of a token.

@@ -79,6 +79,11 @@ pub enum DeclarationError {
     /// A dimension of a tensor map's tile that copies do not have.
     #[error("a tile's dimension is 1 to 256")]
     TileSize,
+    /// A tensor map of a buffer that is not constant, or of the read-only path, with a cache other than the default.
+    #[error(
+        "only copies from a constant buffer have a cache of their own, that of what is read once"
+    )]
+    CacheOfMap,
     /// A shared block without elements.
     #[error("its length is 0")]
     Empty,

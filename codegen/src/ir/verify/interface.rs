@@ -1,7 +1,7 @@
 //! Declarations and launch.
 
 use super::{DeclarationError, Findings, LaunchError, ValueError, VerifyErrorKind};
-use crate::ir::{Extent, Register};
+use crate::ir::{Access, Cache, Extent, Kernel, Register, TensorMap};
 use crate::target::{Feature, Gpu};
 
 pub(super) fn check(findings: &mut Findings<'_>) {
@@ -101,10 +101,22 @@ fn buffers(findings: &mut Findings<'_>, gpu: &Gpu) {
             DeclarationError::FirstStride
         } else if map.tile.iter().any(|size| !(1..=256).contains(size)) {
             DeclarationError::TileSize
+        } else if !has_its_cache(kernel, map) {
+            DeclarationError::CacheOfMap
         } else {
             continue;
         };
         findings.report(None, VerifyErrorKind::Declaration { name: map.name.clone(), what });
+    }
+}
+
+/// Whether a map's copies may use the caches as it says.
+fn has_its_cache(kernel: &Kernel, map: &TensorMap) -> bool {
+    let buffer = kernel.buffers.get(map.buffer.0 as usize);
+    match map.cache {
+        Cache::Default => true,
+        Cache::Stream => buffer.is_some_and(|buffer| buffer.access == Access::Constant),
+        Cache::Constant => false,
     }
 }
 

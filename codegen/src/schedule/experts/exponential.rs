@@ -13,9 +13,10 @@ use crate::target::Feature;
 /// subnormal result has half of the smallest f32 more.
 pub const EXP_UNITS: f64 = 1.5;
 
-/// The same of [`near_falling_exp`] on targets with a power of 2 of their own, which is within two units in the last place, and of an
-/// argument with a relative error of [`NEAR_ARGUMENT`].
-pub const NEAR_EXP_UNITS: f64 = 4.0;
+/// The same of [`near_falling_exp`] on targets with a power of 2 of their own, which is two units in the last place from the
+/// correctly rounded one, of an argument with a relative error of [`NEAR_ARGUMENT`]: 2.5 units, of 2^-23 at most. A subnormal
+/// result has 2.5 times the smallest f32 more, not half of it.
+pub const NEAR_EXP_UNITS: f64 = 5.0;
 /// That relative error in units of 2^-24: 1 of the product with log2(e), and 0.22 of that number as f32.
 pub const NEAR_ARGUMENT: f64 = 1.25;
 

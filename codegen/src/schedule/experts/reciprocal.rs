@@ -10,8 +10,9 @@ use crate::target::Feature;
 /// operation, whose result is between 1/2 and 1.
 pub const RECIPROCAL_UNITS: f64 = 1.2;
 
-/// The same of [`near_reciprocal`] on targets with a reciprocal of their own: a unit in the last place of a number from 1/2 on.
-pub const NEAR_RECIPROCAL_UNITS: f64 = 2.0;
+/// The same of [`near_reciprocal`] on targets with a reciprocal of their own: one unit in the last place from
+/// the correctly rounded number, and half of one: of 2^-24, relative to 1/2 at least.
+pub const NEAR_RECIPROCAL_UNITS: f64 = 3.0;
 
 /// Steps of Newton.
 const STEPS: usize = 2;

@@ -1,8 +1,9 @@
 //! The kernels that make the array `order`: pairs sorted by expert, in token blocks of one expert each.
 //!
 //! The sort counts: pairs of an expert keep their order, and a slot depends on the ids alone. Nothing is
-//! reset before, and no atomic operation decides a place: these add up counts in shared memory, and a pair's
-//! number among those of its expert is found by reading the pairs of its chunk before it. Each block, which
+//! reset before, and no atomic operation decides a place: these add up counts in shared memory. A pair's
+//! number among those of its expert is the sum of counts of the parts of its chunk before its own, and of what a thread
+//! finds by reading the pairs of that part. Each block, which
 //! has a chunk of pairs, counts the pairs of all chunks; where there are many chunks, a kernel before counts
 //! each one's pairs by expert.
 

@@ -28,7 +28,7 @@ use crate::schedule::mapping::MainLoop;
 use crate::schedule::order::OrderArray;
 use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
-use crate::schedule::weights_ahead::is_read_once;
+use crate::schedule::weights_prefetch::is_read_once;
 
 /// Words of a line of 128 bytes.
 pub(super) const LINE: u32 = SHARED_BYTES / 4;

@@ -13,7 +13,7 @@ use crate::ir::{
 use crate::schedule::order::{OrderArray, OrderWords};
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::stack::Stack;
-use crate::schedule::weights_ahead::WeightsAhead;
+use crate::schedule::weights_prefetch::WeightsPrefetch;
 
 /// Blocks of rows of a band, at most: so few that those of several token blocks are multiplied at once.
 const BAND: u32 = 16;
@@ -67,14 +67,14 @@ impl Tiles {
         Self { routed: None, token_blocks: b.div(up, tokens), row_blocks, cluster }
     }
 
-    /// The tiles of an expert layer, whose token blocks in use are read.
+    /// The tiles of an expert layer, whose token blocks in use are read; with programmatic launch a block prefetches weights before.
     pub(super) fn of_stack(
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
         row_blocks: u32,
-        (programmatic, ahead): (bool, Option<WeightsAhead<'_>>),
+        (programmatic, prefetch): (bool, Option<WeightsPrefetch<'_>>),
     ) -> Self {
-        if let Some(ahead) = ahead.filter(|_| programmatic) {
+        if let Some(prefetch) = prefetch.filter(|_| programmatic) {
             let token_blocks = b.argument(order.token_blocks);
             let own = Self { routed: None, token_blocks, row_blocks, cluster: 1 };
             let number = b.special(Special::Block(0));
@@ -82,7 +82,7 @@ impl Tiles {
             let is_tile = b.less(number, all);
             b.when(is_tile, |b| {
                 let place = own.place_of(b, number, stack.shards_of_y());
-                ahead.ask(b, number, place);
+                prefetch.write(b, number, place);
             });
         }
         begin(b, programmatic);

@@ -325,6 +325,10 @@ impl<E: Executor> GpuExpertLayer<E> {
         let gate_up = Stacked {
             product: ExpertProduct::GateUp,
             experts: self.local.into(),
+            chosen_from: match self.map {
+                Some(_) => self.layer.experts.into(),
+                None => self.local.into(),
+            },
             shards: self.layer.gate.shards() as u64,
             top_k,
             slots: None,
