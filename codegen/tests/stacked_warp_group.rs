@@ -708,10 +708,12 @@ fn full_token_blocks_of_fp8_in_blocks_are_not_swapped() {
     let scheme = scheme(BYTES[0]);
     let (qwen, mixtral) = ((2048, 768, 128, 8), (4096, 14_336, 8, 2));
     for (tokens, (hidden, intermediate, experts, top_k), expected) in [
+        (128, qwen, (32, false)),
         (256, qwen, (32, false)),
         (512, qwen, (64, true)),
         (1024, qwen, (64, true)),
         (4096, qwen, (128, true)),
+        (32, mixtral, (32, false)),
         (64, mixtral, (32, false)),
         (256, mixtral, (64, true)),
         (1024, mixtral, (128, true)),

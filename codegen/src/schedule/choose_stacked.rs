@@ -22,6 +22,10 @@ const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
 const MOST_SLOTS: u32 = 64;
 /// The most slots that the model of warp groups compares: with more a block has one tile of rows.
 const MOST_WARP_GROUP_SLOTS: u32 = 128;
+/// Rows of an expert from which a token block has the fewest slots that warp groups multiply, though so many rows fill fewer: FP8 in
+/// blocks, which has 32, took 1.05 and 1.03 of the time of `skinny` with 4 rows, and 0.97 and 0.9 of that of `tile` with 8
+/// (Qwen3-30B and Mixtral 8x7B on an H200: docs/performance/experts.md).
+const LEAST_WARP_GROUP_ROWS: f64 = 6.0;
 /// Tenths of a token block that an expert's rows may fill on average: beyond, many experts need a second
 /// token block.
 const FILLED: u64 = 9;
@@ -227,16 +231,18 @@ impl Stack {
     }
 
     /// The slots of a token block for which the model of warp groups gives the least time, if they multiply blocks of
-    /// as many slots as `fitting` says.
+    /// as many slots as `fitting` says, or of the fewest that they do for so many rows.
     fn fastest_slots(self, problem: &Problem, rows: f64, fitting: u32) -> Option<u32> {
-        on_warp_groups(problem, fitting, rows)?;
+        let counts = WarpGroupTile::token_counts(problem);
+        let fewest = counts.first().copied().filter(|_| rows >= LEAST_WARP_GROUP_ROWS);
+        on_warp_groups(problem, fewest.unwrap_or(0).max(fitting), rows)?;
         let time = |slots: u32| {
             on_warp_groups(problem, slots, rows)?;
             let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
             Some((slots, of_blocks * token_blocks(rows, slots)))
         };
-        let counts = WarpGroupTile::token_counts(problem).into_iter();
-        let timed = counts.filter(|slots| *slots <= MOST_WARP_GROUP_SLOTS).filter_map(time);
+        let timed =
+            counts.into_iter().filter(|slots| *slots <= MOST_WARP_GROUP_SLOTS).filter_map(time);
         timed.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(slots, _)| slots)
     }
 

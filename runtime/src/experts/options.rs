@@ -21,14 +21,14 @@ pub struct ExpertOptions {
 }
 
 impl Default for ExpertOptions {
-    /// All experts, each with its own static scales, 1 GiB of workspace, 32 MiB of parts in f32.
+    /// All experts, each with its own static scales, 1 GiB of workspace, 8 MiB of parts in f32.
     fn default() -> Self {
         Self {
             map: None,
             score_bias: None,
             input_scales: InputScales::Each,
             most_workspace: 1 << 30,
-            most_f32_parts: 32 << 20,
+            most_f32_parts: 8 << 20,
         }
     }
 }
