@@ -160,7 +160,7 @@ fn one_token_is_two_launches() {
 }
 
 /// What needs no order comes before it, so that the first product may start while pairs are sorted: x times router weights, and an
-/// operand of a row per token, but not one of a row per slot.
+/// operand of a row per token. (One of a row per slot reads the order: it would be wrong before.)
 #[test]
 fn the_order_comes_right_before_its_first_reader() {
     let on_input = "8 experts of 64 x 96, top 1, softmax, silu, weight on input";
@@ -168,7 +168,7 @@ fn the_order_comes_right_before_its_first_reader() {
     for (scheme, layer, expected) in [
         ("ct_w4a16", LAYER, [sorted, "gate_up"]),
         ("ct_w8a8", LAYER, ["x in bf16", sorted]),
-        ("gptq4_v2_actorder", LAYER, [sorted, "x in bf16"]),
+        ("gptq4_v2_actorder", LAYER, ["x in f16", sorted]),
         ("ct_w4a16", on_input, ["x in bf16 times router weights", sorted]),
     ] {
         let scheme = quantloom_kernels::scheme(scheme).unwrap();
