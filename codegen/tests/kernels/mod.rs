@@ -73,6 +73,8 @@ pub fn arithmetic(target: &'static Target) -> Kernel {
         Unary::Abs,
         Unary::Sqrt,
         Unary::RoundEven,
+        Unary::Exp2Near,
+        Unary::ReciprocalNear,
         Unary::AsU32,
         Unary::S32FromF32,
     ];
