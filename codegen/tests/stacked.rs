@@ -241,6 +241,9 @@ fn weights_are_prefetched() {
                     kernel.launch.programmatic && slots <= 32 && tokens * 3 >= chosen_from as usize;
                 let expected = if prefetches { 4 * lines } else { 0 };
                 assert_eq!(with - without, expected, "{}, {tokens} tokens", kernel.name);
+                // Tensor copies of what is read once have the hint.
+                let has_hint = emit::source(&kernel).unwrap().contains("L2::evict_first");
+                assert_eq!(has_hint, persists && slots <= 32, "{}", kernel.name);
             }
         }
     }

@@ -41,7 +41,9 @@ fn near(number: f32, (operand, units): (u32, u32)) -> u32 {
         return number.to_bits();
     }
     let off = (operand.wrapping_mul(0x9e37_79b9) >> 16) % (2 * units + 1);
-    number.to_bits() + off - units.min(number.to_bits() & 0x7fff_ffff)
+    let magnitude = (number.abs().to_bits() + off).saturating_sub(units);
+    let infinite = f32::INFINITY.to_bits();
+    f32::from_bits(magnitude.min(infinite)).copysign(number).to_bits()
 }
 
 /// The number, 0 of its sign if subnormal.

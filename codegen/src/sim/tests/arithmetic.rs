@@ -71,6 +71,15 @@ fn near_functions_are_off_by_some_units() {
         let expected = if units == 2 { vec![-2, -1, 0, 1, 2] } else { vec![-1, 0, 1] };
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected, "{op:?}");
     }
+    // The smallest numbers, and the largest.
+    for at in 0..1000u32 {
+        for a in [-149.9 + at as f32 / 300.0, 127.99 + at as f32 / 1e5] {
+            let exact = f64::from(a).exp2() as f32;
+            let found = f32::from_bits(un(Unary::Exp2Near, f(a)));
+            let off = i64::from(found.to_bits()) - i64::from(exact.to_bits());
+            assert!(off.abs() <= 2 && found >= 0.0, "2^{a}: {found:e}, {exact:e}");
+        }
+    }
 }
 
 #[test]
