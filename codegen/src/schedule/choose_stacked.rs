@@ -35,6 +35,9 @@ const MOST_SKINNY_TILES: u64 = 4;
 /// warp's part of K may be long. On an H200 M = 8 and 16 took 0.81 to 0.92 of the time with the model's 8 to
 /// 16 warps (docs/performance/experts.md).
 const MOST_SKINNY_WARPS: u64 = 4;
+/// Such blocks that a multiprocessor has room for, where registers allow: M = 8 to 32 took 0.97 to 0.99 of the time of blocks
+/// whose registers are not bounded, of which it had six (docs/performance/experts.md).
+const SKINNY_BLOCKS: u64 = 8;
 /// The most slots for which skinny products are preferred on Hopper: with 16 they took 1.06 to 1.18 of the time of tiles
 /// on an H100, int4 and e2m1 with 16-bit x (docs/performance/experts.md).
 const MOST_SKINNY_SLOTS: u32 = 8;
@@ -170,27 +173,33 @@ fn on_warp_groups(problem: &Problem, slots: u32, rows: f64) -> Option<Chosen> {
 }
 
 /// The same choice of a skinny product with few warps and several tiles of rows, on Hopper, where it
-/// was measured; none for one token, whose experts do not fill the chip.
-fn few_warps(problem: &Problem, chosen: Chosen) -> Option<Result<Chosen, Unscheduled>> {
+/// was measured: first with as many blocks a multiprocessor as were the fastest. None for one token, whose experts do not fill
+/// the chip.
+fn few_warps(problem: &Problem, chosen: Chosen) -> Vec<Result<Chosen, Unscheduled>> {
     let direct = problem.stack.is_none_or(|stack| stack.direct);
     if direct || problem.target().class != Class::Hopper || !matches!(chosen, Chosen::Skinny(_)) {
-        return None;
+        return Vec::new();
     }
     let row_tiles = match problem.row_tiles() {
         FOUR_TILES.. => 4,
         TWO_TILES.. => 2,
-        _ => return None,
+        _ => return Vec::new(),
     };
-    let parameters = chosen.parameters().into_iter().map(|(name, value)| {
-        let value = match name {
-            "splits" => 1,
-            "row_tiles" => row_tiles,
-            "warps" => value.min(MOST_SKINNY_WARPS),
-            _ => value,
-        };
-        (name.to_owned(), value)
-    });
-    Some(Chosen::read(chosen.name(), &parameters.collect()))
+    let with = |min_blocks: Option<u64>| {
+        let parameters = chosen.parameters().into_iter().map(|(name, value)| {
+            let value = match name {
+                "splits" => 1,
+                "row_tiles" => min_blocks.map_or(row_tiles, |_| 2),
+                "warps" => value.min(MOST_SKINNY_WARPS),
+                "min_blocks" => min_blocks.unwrap_or(value),
+                "interleaved" => min_blocks.map_or(value, |_| 0),
+                _ => value,
+            };
+            (name.to_owned(), value)
+        });
+        Chosen::read(chosen.name(), &parameters.collect())
+    };
+    vec![with(Some(SKINNY_BLOCKS)), with(None)]
 }
 
 /// The same choice without split-K, with so many times the tiles of rows of a block of a skinny product.

@@ -50,12 +50,12 @@ const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
 const MOST_WARPS: u32 = 32;
 /// Tokens of a block that adds the experts of one: as many as products of one token have.
 const MOST_COMBINED_TOKENS: u32 = 2;
-/// Registers that are enough on Hopper for one token of a pair and at most two tiles of rows, of codes without planes or zero
-/// points, where the estimate says at most [`MOST_ESTIMATED`]: the assembler shares registers more tightly there (all such
+/// Registers that are enough on Hopper for one token of a pair or eight sorted ones and at most two tiles of rows, of codes without
+/// planes or zero points, where the estimate says at most [`MOST_ESTIMATED`]: the assembler shares registers more tightly there (all such
 /// schemes of the catalogue assemble without spills; some with zero points do not).
 const ENOUGH_FOR_PAIRS: u32 = 64;
-/// The largest estimate of such a scheme.
-const MOST_ESTIMATED: u32 = 84;
+/// The largest estimate of such a scheme, for one token and for sorted ones.
+const MOST_ESTIMATED: [u32; 2] = [84, 76];
 /// Blocks of a multiprocessor from which blocks with so few registers are worth having: fewer and larger ones were slower.
 const BLOCKS_OF_PAIRS: u32 = 4;
 /// The largest M of a skinny product.
@@ -335,13 +335,17 @@ impl SkinnyTile {
             + ahead
             + stacked;
         let problem = main.problem;
-        let of_pairs = problem.stack.is_some_and(|stack| stack.direct) && self.tokens == 1;
+        let sorted = problem.stack.is_some_and(|stack| !stack.direct);
+        let few = problem.stack.is_some() && self.tokens <= if sorted { 8 } else { 1 };
         let whole = problem.plan.dequant.weight.code.bits().is_power_of_two();
         let symmetric = problem.zero.or(problem.correction).is_none();
         let small = self.min_blocks >= BLOCKS_OF_PAIRS && self.row_tiles <= 2;
-        let tight =
-            problem.target().class == Class::Hopper && of_pairs && whole && symmetric && small;
-        if tight && all <= MOST_ESTIMATED { all.min(ENOUGH_FOR_PAIRS) } else { all }
+        let tight = problem.target().class == Class::Hopper && few && whole && symmetric && small;
+        if tight && all <= MOST_ESTIMATED[usize::from(sorted)] {
+            all.min(ENOUGH_FOR_PAIRS)
+        } else {
+            all
+        }
     }
 
     /// Shared memory of a block in bytes: the sums of its warps.
