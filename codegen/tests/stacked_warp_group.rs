@@ -701,6 +701,48 @@ fn few_slots_have_many_warp_groups() {
     }
 }
 
+/// Where memory bounds products of short rows two groups are taken, with six stages, and four where codes take longer, sums are of
+/// bytes, or rows are long; with a row an expert on average already, if tiles are whole waves.
+#[test]
+fn tiles_that_memory_bounds_are_small() {
+    let groups = "scale: bf16 per 1x128, pack: u32 [k:8 | k, n]";
+    let integers = format!("weight: i4, {groups}, activation: bf16");
+    let zeros = format!("weight: u4, zero: u4 per 1x128, {groups}, activation: bf16");
+    let bytes = format!("weight: i4, {groups}, activation: e4m3 {{ scale: f32 per token }}");
+    let (qwen, mixtral) = ((2048, 768, 128, 8), (4096, 14_336, 8, 2));
+    for (text, tokens, (hidden, intermediate, experts, top_k), expected) in [
+        (&integers, 12, qwen, None),
+        (&integers, 16, qwen, Some((8, 2, true))),
+        (&integers, 64, qwen, Some((8, 2, true))),
+        (&integers, 128, qwen, Some((16, 2, true))),
+        (&integers, 256, qwen, Some((32, 4, false))),
+        (&zeros, 128, qwen, Some((16, 4, false))),
+        (&bytes, 128, qwen, Some((16, 4, true))),
+        (&integers, 16, mixtral, None),
+    ] {
+        let scheme = scheme(("short", text));
+        let mut slots = None;
+        for (product, shape, gate) in [
+            (ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu)),
+            (ExpertProduct::Down, (hidden, intermediate), None),
+        ] {
+            let target = target("sm_90a").unwrap();
+            let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
+            let problem = problem.of_scales(true);
+            let stack = Stack { gate, ..stack(product, experts, top_k) };
+            let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
+            let found = match choose_stacked(&problem, tokens, slots).unwrap() {
+                Chosen::WarpGroup(tile) => {
+                    slots = Some(tile.tokens);
+                    Some((tile.tokens, tile.groups, tile.stages == 6))
+                }
+                _ => None,
+            };
+            assert_eq!(found, expected, "{text}: {tokens} tokens, {product:?} {shape:?}");
+        }
+    }
+}
+
 /// FP8 in blocks: two warp groups, whose operands are swapped while a token block of 64 rows is half empty; the tokens from which on
 /// they were not faster are measured (docs/performance/experts.md).
 #[test]

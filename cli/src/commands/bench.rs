@@ -32,7 +32,7 @@ use serde_json::json;
 
 use super::backend;
 use super::named_layers::named_layer;
-use super::sizes::{Tokens, shape};
+use super::sizes::{Tokens, bytes, shape};
 use super::{ProductOptions, print_line, table};
 use crate::atomic_write::{Replace, write_and_say};
 use crate::plot::{Line, plot};
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     experts: Option<ExpertLayer>,
     /// Of expert layers on a GPU: the most bytes of parts in f32. Beyond, parts have the type of y. Without the
     /// option 8388608, as calls have it.
-    #[arg(long, value_name = "BYTES", requires = "experts")]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "experts")]
     most_f32_parts: Option<u64>,
     #[command(flatten)]
     tuning: backend::Tuning,

@@ -8,6 +8,11 @@ pub(crate) fn shape(text: &str) -> Result<(u64, u64), String> {
     Ok((size(n).ok_or_else(wrong)?, size(k).ok_or_else(wrong)?))
 }
 
+/// A number of bytes.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    text.trim().parse().map_err(|_| format!("\"{text}\" is not a number of bytes, such as 8388608"))
+}
+
 /// Values of M: `1,8,32` or `1-17`, from 1 on.
 pub(crate) fn tokens(text: &str) -> Result<Vec<usize>, String> {
     tokens_from(1, text)

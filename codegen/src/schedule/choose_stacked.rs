@@ -35,8 +35,9 @@ const MOST_SKINNY_TILES: u64 = 4;
 /// warp's part of K may be long. On an H200 M = 8 and 16 took 0.81 to 0.92 of the time with the model's 8 to
 /// 16 warps (docs/performance/experts.md).
 const MOST_SKINNY_WARPS: u64 = 4;
-/// Such blocks that a multiprocessor has room for, where registers allow: M = 8 to 32 took 0.97 to 0.99 of the time of blocks
-/// whose registers are not bounded, of which it had six (docs/performance/experts.md).
+/// Such blocks that a multiprocessor has room for, where registers allow and weights are made 16-bit numbers of fewer bits: M = 8 to
+/// 32 took 0.97 to 0.99 of the time of blocks whose registers are not bounded, of which it had six (docs/performance/experts.md;
+/// 1.00 to 1.02 with FP8 in blocks, W8A16 and W4A8, which need fewer registers).
 const SKINNY_BLOCKS: u64 = 8;
 /// The most slots for which skinny products are preferred on Hopper: with 16 they took 1.06 to 1.18 of the time of tiles
 /// on an H100, int4 and e2m1 with 16-bit x (docs/performance/experts.md).
@@ -199,7 +200,8 @@ fn few_warps(problem: &Problem, chosen: Chosen) -> Vec<Result<Chosen, Unschedule
         });
         Chosen::read(chosen.name(), &parameters.collect())
     };
-    vec![with(Some(SKINNY_BLOCKS)), with(None)]
+    let narrow = problem.half().is_some() && problem.plan.dequant.weight.code.bits() < 8;
+    narrow.then(|| with(Some(SKINNY_BLOCKS))).into_iter().chain([with(None)]).collect()
 }
 
 /// The same choice without split-K, with so many times the tiles of rows of a block of a skinny product.

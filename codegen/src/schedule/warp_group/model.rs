@@ -63,6 +63,16 @@ const CACHE: [f64; 2] = [10.2e6, 12.4e6];
 pub(super) const AT_ONCE: u32 = 132;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
 const STACKED: [(u32, u32); 8] = [(4, 2), (3, 2), (2, 2), (4, 1), (3, 1), (2, 1), (1, 2), (1, 1)];
+/// Those that are taken where memory bounds them, weights are made 16-bit numbers and rows are short: multiprocessors share out
+/// smaller tiles more evenly (Qwen3-30B `ct_w4a16`, 8 and 16 slots: 0.97 to 0.99 of the time of four groups; W4AFP8 1.03),
+const SHARED_OUT: (u32, u32) = (2, 2);
+/// and stages of their ring (with 8 and 10 1.01 and 1.02 to 1.05 of the time).
+const SHARED_OUT_STAGES: u32 = 6;
+/// The share of memory's time up to which their own time is hidden: with 16 slots two groups were faster in both products, of 32
+/// slots three were slower than four.
+const HIDDEN: f64 = 1.08;
+/// Columns of short rows.
+const SHORT_ROW: u32 = 2048;
 /// The most slots for three and four groups, which have fewer registers a thread, and products that bound with more slots.
 const MANY_GROUPS_UP_TO: u32 = 48;
 /// The least batch of four groups: with 16 slots two took 1.06 of the time of four, one is not measured.
@@ -109,20 +119,39 @@ pub(super) fn fastest(problem: &Problem, tokens: u32) -> Option<WarpGroupTile> {
 /// The fastest tile with as many tokens as a token block has slots, if each expert has one token block. A block has
 /// one tile after another, so that only its first one waits for the ring.
 fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpGroupTile> {
-    timed_of_stack(problem, slots, stack).map(|(_, tile)| tile)
+    shared_out(problem, slots, stack)
+        .or_else(|| timed_of_stack(problem, slots, stack).map(|timed| timed.tile))
 }
 
 /// Microseconds of the tiles of one token block an expert, by the fastest tile, with memory that bounds none; `None` if no tile
 /// fits.
 pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64> {
-    timed_of_stack(problem, slots, problem.stack?).map(|(time, _)| time)
+    timed_of_stack(problem, slots, problem.stack?).map(|timed| timed.own)
 }
 
-fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, WarpGroupTile)> {
+/// The tile that multiprocessors share out evenly, if memory bounds it as it bounds the fastest one, and rows are short.
+pub(super) fn shared_out(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpGroupTile> {
+    if problem.k > SHORT_ROW || problem.half().is_none() {
+        return None;
+    }
+    let fastest = timed_of_stack(problem, slots, stack)?;
+    let small = timed(problem, (slots, stack), (SHARED_OUT, false))?;
+    let hidden = small.own.max(small.time) <= HIDDEN * small.memory.min(fastest.time);
+    let stages = small.tile.stages.min(SHARED_OUT_STAGES);
+    hidden.then_some(WarpGroupTile { stages, ..small.tile })
+}
+
+/// A tile of an expert layer, and the microseconds of all such tiles: with memory, without, and of memory alone.
+pub(super) struct TimedTile {
+    time: f64,
+    own: f64,
+    memory: f64,
+    pub(super) tile: WarpGroupTile,
+}
+
+/// The fastest tile, whatever its size.
+pub(super) fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<TimedTile> {
     let main = &MainLoop::new(problem);
-    let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
-    // Scales on sums were no faster with a single matrix.
-    let exact = !problem.may_scale_weights();
     let swapped = STACKED.map(|shape| (shape, false)).into_iter();
     let unswapped = UNSWAPPED_STACKED.into_iter().filter(|(tokens, _)| *tokens == slots);
     let all = swapped.chain(unswapped.map(|_| (UNSWAPPED_STACKED_GROUPS, true)));
@@ -130,35 +159,45 @@ fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<(f64, W
     // groups took 0.99, 1.01 and 1.03 of the time of two at M = 256, 512 and 1024).
     let many = slots <= MANY_GROUPS_UP_TO && groups_of_x(main).is_none();
     let served = all.filter(|((groups, _), _)| *groups <= 2 || many);
-    let timed = served.filter_map(|((groups, row_tiles), unswapped)| {
-        let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
-        let fits = WarpGroupTile::fits;
-        let tile = match unswapped {
-            true => WarpGroupTile::deepest_unswapped(problem, (slots, shape), false, fits)?,
-            false => WarpGroupTile::deepest(problem, slots, shape, place, fits)?,
-        };
-        if groups > 3 && tile.batch < LEAST_BATCH_OF_FOUR {
-            return None;
-        }
-        let (tokens, splits) = (slots, 1);
-        let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
-        let rows = problem.grid_rows().div_ceil(shape.rows());
-        let tiles = u64::from(rows) * u64::from(stack.experts);
-        let waves = tiles.div_ceil(AT_ONCE.into()) as f64;
-        let promoted =
-            if groups_of_x(main).is_some() && !unswapped { PROMOTED_STACKED } else { 1.0 };
-        let own = promoted * (shape.of_block(main) - START + SLOT * f64::from(slots));
-        let bytes = f64::from(shape.rows()) * f64::from(problem.k) * code;
-        let memory = bytes / (MEMORY / f64::from(AT_ONCE));
-        Some((tile.stages < ENOUGH_STAGES, [own.max(memory), own].map(|time| waves * time), tile))
-    });
+    let timed = served.filter_map(|shape| timed(problem, (slots, stack), shape));
     // Of those that memory bounds alike, the one that could be faster.
-    let fastest =
-        timed.min_by(|(shallow, [time, own], _), (other, [of_other, own_of_other], _)| {
-            let faster = time.total_cmp(of_other).then(own.total_cmp(own_of_other));
-            shallow.cmp(other).then(faster)
-        });
-    fastest.map(|(_, [_, own], tile)| (own, tile))
+    timed.min_by(|one, other| {
+        let [shallow, of_other] = [one, other].map(|of| of.tile.stages < ENOUGH_STAGES);
+        let faster = one.time.total_cmp(&other.time).then(one.own.total_cmp(&other.own));
+        shallow.cmp(&of_other).then(faster)
+    })
+}
+
+/// A tile of so many warp groups and tiles of rows, whose operands are swapped or not; `None` if none fits.
+fn timed(
+    problem: &Problem,
+    (slots, stack): (u32, Stack),
+    ((groups, row_tiles), unswapped): ((u32, u32), bool),
+) -> Option<TimedTile> {
+    let main = &MainLoop::new(problem);
+    let code = f64::from(problem.plan.dequant.weight.code.bits()) / 8.0;
+    // Scales on sums were no faster with a single matrix.
+    let exact = !problem.may_scale_weights();
+    let (shape, place) = ((groups, row_tiles), (exact, (1, false)));
+    let fits = WarpGroupTile::fits;
+    let tile = match unswapped {
+        true => WarpGroupTile::deepest_unswapped(problem, (slots, shape), false, fits)?,
+        false => WarpGroupTile::deepest(problem, slots, shape, place, fits)?,
+    };
+    if groups > 3 && tile.batch < LEAST_BATCH_OF_FOUR {
+        return None;
+    }
+    let (tokens, splits) = (slots, 1);
+    let shape = CandidateTile { tokens, groups, row_tiles, splits, unswapped, exact };
+    let rows = problem.grid_rows().div_ceil(shape.rows());
+    let tiles = u64::from(rows) * u64::from(stack.experts);
+    let waves = tiles.div_ceil(AT_ONCE.into()) as f64;
+    let promoted = if groups_of_x(main).is_some() && !unswapped { PROMOTED_STACKED } else { 1.0 };
+    let own = promoted * (shape.of_block(main) - START + SLOT * f64::from(slots));
+    let bytes = f64::from(shape.rows()) * f64::from(problem.k) * code;
+    let memory = bytes / (MEMORY / f64::from(AT_ONCE));
+    let [time, own, memory] = [own.max(memory), own, memory].map(|time| waves * time);
+    Some(TimedTile { time, own, memory, tile })
 }
 
 /// Where scales of groups may multiply: weights, sums.

@@ -93,11 +93,14 @@ const STACKED_FROM: u32 = 16;
 const STACKED_BYTES_FROM: u32 = 32;
 /// and where integers of 8 bits are: with 32 slots tiles took 0.92 to 0.98 of the time.
 const STACKED_INTEGERS_FROM: u32 = 48;
-/// Codes of fewer bits whose scales are in range take less time than in skinny products where experts have two rows on average, if a tile
-/// has more than two warp groups and there are two waves of tiles, whole but for a tenth.
+/// Codes of fewer bits whose scales are in range take less time than in skinny products where experts have two rows on average, if
+/// tiles of more than two warp groups are two waves, whole but for a tenth;
 const FEW_ROWS: f64 = 2.0;
 const FEW_WAVES: f64 = 2.0;
 const FULL_WAVES: f64 = 0.9;
+/// and where they have one, if rows are short, and the tiles that memory alone bounds are such waves (Qwen3-30B `ct_w4a16`: 0.97 of
+/// the time; rows of 4096 columns, of Mixtral 8x7B: 1.04).
+const ONE_ROW: f64 = 1.0;
 /// The most blocks along the second axis of a grid.
 const SECOND_AXIS: u32 = 65_535;
 
@@ -433,11 +436,18 @@ impl WarpGroupTile {
         }
         let own = problem.of_warp_groups();
         let few = own.scales_in_range() && own.plan.dequant.weight.code.bits() < 8;
-        let Some(stack) = own.stack.filter(|_| few && rows >= FEW_ROWS) else { return false };
-        let Ok(tile) = Self::choose(problem, slots) else { return false };
+        let Some(stack) = own.stack.filter(|_| few && rows >= ONE_ROW) else { return false };
+        if chosen(&MainLoop::new(own)).is_err() {
+            return false;
+        }
+        let Some(fastest) = model::timed_of_stack(own, slots, stack) else { return false };
         let met = f64::from(stack.experts) * (1.0 - (-rows).exp());
-        let waves = met * f64::from(tile.row_blocks(own)) / f64::from(model::AT_ONCE);
-        tile.groups > 2 && waves >= FEW_WAVES && waves / waves.ceil() >= FULL_WAVES
+        let whole = |tile: Self| {
+            let waves = met * f64::from(tile.row_blocks(own)) / f64::from(model::AT_ONCE);
+            waves >= FEW_WAVES && waves / waves.ceil() >= FULL_WAVES
+        };
+        let several = rows >= FEW_ROWS && fastest.tile.groups > 2 && whole(fastest.tile);
+        several || model::shared_out(own, slots, stack).is_some_and(whole)
     }
 
     /// Microseconds of an expert layer's product with so many slots a token block, if each expert has one, by the model;
