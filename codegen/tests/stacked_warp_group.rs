@@ -701,40 +701,52 @@ fn few_slots_have_many_warp_groups() {
     }
 }
 
-/// Where memory bounds products of short rows two groups are taken, with six stages, and four where codes take longer, sums are of
-/// bytes, or rows are long; with a row an expert on average already, if tiles are whole waves.
+/// Two groups with six stages where memory bounds products of short rows and weights are made 16-bit numbers, four where codes take
+/// longer; with a row an expert on average already, each product where its tiles are whole waves.
 #[test]
 fn tiles_that_memory_bounds_are_small() {
     let groups = "scale: bf16 per 1x128, pack: u32 [k:8 | k, n]";
     let integers = format!("weight: i4, {groups}, activation: bf16");
     let zeros = format!("weight: u4, zero: u4 per 1x128, {groups}, activation: bf16");
     let bytes = format!("weight: i4, {groups}, activation: e4m3 {{ scale: f32 per token }}");
+    let floats =
+        "weight: e2m1, scale: e8m0 per 1x32, pack: u32 [k:8 | k, n], activation: bf16".to_owned();
     let (qwen, mixtral) = ((2048, 768, 128, 8), (4096, 14_336, 8, 2));
+    let small = |slots| Some((slots, 2, Some(6)));
+    let large = |slots, groups| Some((slots, groups, None));
     for (text, tokens, (hidden, intermediate, experts, top_k), expected) in [
-        (&integers, 12, qwen, None),
-        (&integers, 16, qwen, Some((8, 2, true))),
-        (&integers, 64, qwen, Some((8, 2, true))),
-        (&integers, 128, qwen, Some((16, 2, true))),
-        (&integers, 256, qwen, Some((32, 4, false))),
-        (&zeros, 128, qwen, Some((16, 4, false))),
-        (&bytes, 128, qwen, Some((16, 4, true))),
-        (&integers, 16, mixtral, None),
+        (&integers, 12, qwen, [None; 2]),
+        (&integers, 16, qwen, [small(8); 2]),
+        (&integers, 24, qwen, [small(8), None]),
+        (&integers, 32, qwen, [None, small(8)]),
+        (&integers, 64, qwen, [small(8); 2]),
+        (&integers, 128, qwen, [small(16); 2]),
+        (&integers, 256, qwen, [large(32, 4); 2]),
+        (&zeros, 128, qwen, [large(16, 4); 2]),
+        (&bytes, 128, qwen, [large(16, 4); 2]),
+        (&floats, 128, qwen, [large(16, 4); 2]),
+        (&integers, 16, mixtral, [None; 2]),
     ] {
         let scheme = scheme(("short", text));
         let mut slots = None;
-        for (product, shape, gate) in [
+        for ((product, shape, gate), expected) in [
             (ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu)),
             (ExpertProduct::Down, (hidden, intermediate), None),
-        ] {
+        ]
+        .into_iter()
+        .zip(expected)
+        {
             let target = target("sm_90a").unwrap();
             let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
             let problem = problem.of_scales(true);
             let stack = Stack { gate, ..stack(product, experts, top_k) };
             let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
-            let found = match choose_stacked(&problem, tokens, slots).unwrap() {
+            let chosen = choose_stacked(&problem, tokens, slots).unwrap();
+            slots = problem.slots(chosen);
+            let found = match chosen {
                 Chosen::WarpGroup(tile) => {
-                    slots = Some(tile.tokens);
-                    Some((tile.tokens, tile.groups, tile.stages == 6))
+                    let stages = (tile.groups == 2).then_some(tile.stages);
+                    Some((tile.tokens, tile.groups, stages))
                 }
                 _ => None,
             };

@@ -37,7 +37,8 @@ const MOST_SKINNY_TILES: u64 = 4;
 const MOST_SKINNY_WARPS: u64 = 4;
 /// Such blocks that a multiprocessor has room for, where registers allow and weights are made 16-bit numbers of fewer bits: M = 8 to
 /// 32 took 0.97 to 0.99 of the time of blocks whose registers are not bounded, of which it had six (docs/performance/experts.md;
-/// 1.00 to 1.02 with FP8 in blocks, W8A16 and W4A8, which need fewer registers).
+/// 1.00 to 1.02 of FP8 in blocks, W8A16 and W4A8, which do not have them). They have two tiles of rows, whose loads come together, as
+/// they were measured.
 const SKINNY_BLOCKS: u64 = 8;
 /// The most slots for which skinny products are preferred on Hopper: with 16 they took 1.06 to 1.18 of the time of tiles
 /// on an H100, int4 and e2m1 with 16-bit x (docs/performance/experts.md).

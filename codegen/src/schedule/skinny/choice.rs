@@ -50,11 +50,11 @@ const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
 const MOST_WARPS: u32 = 32;
 /// Tokens of a block that adds the experts of one: as many as products of one token have.
 const MOST_COMBINED_TOKENS: u32 = 2;
-/// Registers that are enough on Hopper for one token of a pair or eight sorted ones and at most two tiles of rows, of codes without
+/// Registers that are enough on Hopper for one token of a pair or up to eight sorted ones and at most two tiles of rows, of codes without
 /// planes or zero points, where the estimate says at most [`MOST_ESTIMATED`]: the assembler shares registers more tightly there (all such
 /// schemes of the catalogue assemble without spills; some with zero points do not).
 const ENOUGH_FOR_PAIRS: u32 = 64;
-/// The largest estimate of such a scheme, for one token and for sorted ones.
+/// The largest estimate of such a scheme, for one token and for sorted ones, of which one with an estimate of 78 spills.
 const MOST_ESTIMATED: [u32; 2] = [84, 76];
 /// Blocks of a multiprocessor from which blocks with so few registers are worth having: fewer and larger ones were slower.
 const BLOCKS_OF_PAIRS: u32 = 4;

@@ -179,7 +179,7 @@ struct Launches {
 const MOST_UNSORTED: u64 = 8;
 /// Pairs over the experts that a call is expected to meet, up to which pairs are not sorted: each reads its expert's
 /// weights, which sorted ones of one expert share. Of 128 experts and 8 a token 8 tokens have 1.24 (0.96 of the time of
-/// sorted pairs on an H200), of 8 and 2 two tokens 1.14 (0.81), three 1.30 (0.91) and four 1.46 (0.99 to 1.10):
+/// sorted pairs on an H200), of 8 and 2 two tokens 1.14 (0.81), three 1.30 (0.90) and four 1.46 (0.99 to 1.10):
 /// docs/performance/experts.md. Other GPUs were not measured.
 const MOST_PAIRS_AN_EXPERT: f64 = 1.4;
 
@@ -523,7 +523,7 @@ impl<E: Executor> GpuExpertLayer<E> {
 mod tests {
     use super::rarely_share_experts;
 
-    /// By uniform routing 8 tokens of top 8 meet 51.6 of 128 experts, 5 of top 4 11.7 of 64.
+    /// By uniform routing 8 tokens of top 8 meet 51.6 of 128 experts, 6 of top 8 35.3 of 64.
     #[test]
     fn few_tokens_rarely_share_experts() {
         let few = [(128, (8, 1)), (128, (8, 8)), (8, (2, 3)), (64, (8, 6)), (1, (1, 1))];
