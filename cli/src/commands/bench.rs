@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LAYER", value_parser = named_layer, conflicts_with_all = ["shape", "transforms", "plot"])]
     experts: Option<ExpertLayer>,
     /// Of expert layers on a GPU: the most bytes of parts in f32. Beyond, parts have the type of y. Without the
-    /// option 8388608, as calls have it.
+    /// option 8MiB, as calls have it.
     #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "experts")]
     most_f32_parts: Option<u64>,
     #[command(flatten)]

@@ -10,6 +10,7 @@ use quantloom::runtime::atomic_folder::AtomicFolder;
 use quantloom::runtime::checkpoint::CheckpointFormat;
 use quantloom::runtime::convert::{ConversionPlan, ConvertOptions, Output, PlannedLayer};
 
+use super::sizes::bytes;
 use super::{Reading, label, print_line, shape, size, table};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
@@ -42,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     /// The most bytes of tensors in a file of a model directory: a number with B, KB, MB or GB.
-    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = shard_bytes)]
     shard_size: u64,
     /// Keep the weights and leave out how x is quantised: for formats that do not say it. Products are
     /// then those of x as it is, and differ from the source's.
@@ -90,16 +91,15 @@ impl Format {
     }
 }
 
-/// A number of bytes with its unit.
-fn bytes(text: &str) -> Result<u64, String> {
-    let upper = text.to_ascii_uppercase();
-    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000), ("B", 1)];
-    let (number, unit) = units
-        .iter()
-        .find_map(|(name, unit)| Some((upper.strip_suffix(name)?, *unit)))
-        .ok_or_else(|| format!("\"{text}\" has no unit: B, KB, MB or GB"))?;
-    let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("\"{text}\" is not a size"))
+/// The bytes of a shard, with a unit: a number alone is hardly one of bytes.
+fn shard_bytes(text: &str) -> Result<u64, String> {
+    if text.trim().parse::<u64>().is_ok() {
+        return Err(format!("\"{text}\" has no unit: B, KB, MB or GB"));
+    }
+    match bytes(text)? {
+        0 => Err(format!("\"{text}\" is not a size")),
+        size => Ok(size),
+    }
 }
 
 /// Where the output goes.

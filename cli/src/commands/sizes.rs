@@ -1,4 +1,4 @@
-//! Shapes and values of M on the command line.
+//! Shapes, values of M and numbers of bytes on the command line.
 
 /// `NxK`, two whole numbers from 1 on.
 pub(crate) fn shape(text: &str) -> Result<(u64, u64), String> {
@@ -8,9 +8,26 @@ pub(crate) fn shape(text: &str) -> Result<(u64, u64), String> {
     Ok((size(n).ok_or_else(wrong)?, size(k).ok_or_else(wrong)?))
 }
 
-/// A number of bytes.
+/// Units of bytes, those that end in another one's name first.
+const UNITS: [(&str, u64); 7] = [
+    ("KIB", 1 << 10),
+    ("MIB", 1 << 20),
+    ("GIB", 1 << 30),
+    ("KB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+
+/// A number of bytes: `8388608`, `8MiB` or `5GB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    text.trim().parse().map_err(|_| format!("\"{text}\" is not a number of bytes, such as 8388608"))
+    let upper = text.trim().to_ascii_uppercase();
+    let mut units = UNITS.iter();
+    let with_unit = units.find_map(|(name, unit)| Some((upper.strip_suffix(name)?, *unit)));
+    let (number, unit) = with_unit.unwrap_or((&upper, 1));
+    let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes
+        .ok_or_else(|| format!("\"{text}\" is not a number of bytes, such as 8388608, 8MiB or 5GB"))
 }
 
 /// Values of M: `1,8,32` or `1-17`, from 1 on.
@@ -55,5 +72,27 @@ impl std::str::FromStr for TokensOrNone {
 
     fn from_str(text: &str) -> Result<Self, String> {
         tokens_from(0, text).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn bytes_have_units_or_none() {
+        let right = [
+            ("0", 0),
+            ("8388608", 8 << 20),
+            ("8MiB", 8 << 20),
+            ("9 kb", 9000),
+            ("5GB", 5_000_000_000),
+        ];
+        for (text, expected) in right {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "MiB", "8TB", "-1", "1.5GB", "99999999999GB"] {
+            assert!(bytes(text).is_err_and(|why| why.contains("such as 8388608")), "{text}");
+        }
     }
 }

@@ -124,7 +124,7 @@ fn fastest_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpG
 }
 
 /// Microseconds of the tiles of one token block an expert, by the fastest tile, with memory that bounds none; `None` if no tile
-/// fits.
+/// fits. Numbers of slots are compared by this time, also where [`shared_out`] then gives a smaller tile.
 pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64> {
     timed_of_stack(problem, slots, problem.stack?).map(|timed| timed.own)
 }
@@ -143,15 +143,15 @@ pub(super) fn shared_out(problem: &Problem, slots: u32, stack: Stack) -> Option<
 }
 
 /// A tile of an expert layer, and the microseconds of all such tiles: with memory, without, and of memory alone.
-pub(super) struct TimedTile {
+struct TimedTile {
     time: f64,
     own: f64,
     memory: f64,
-    pub(super) tile: WarpGroupTile,
+    tile: WarpGroupTile,
 }
 
 /// The fastest tile, whatever its size.
-pub(super) fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<TimedTile> {
+fn timed_of_stack(problem: &Problem, slots: u32, stack: Stack) -> Option<TimedTile> {
     let main = &MainLoop::new(problem);
     let swapped = STACKED.map(|shape| (shape, false)).into_iter();
     let unswapped = UNSWAPPED_STACKED.into_iter().filter(|(tokens, _)| *tokens == slots);

@@ -440,14 +440,16 @@ impl WarpGroupTile {
         if chosen(&MainLoop::new(own)).is_err() {
             return false;
         }
-        let Some(fastest) = model::timed_of_stack(own, slots, stack) else { return false };
         let met = f64::from(stack.experts) * (1.0 - (-rows).exp());
         let whole = |tile: Self| {
             let waves = met * f64::from(tile.row_blocks(own)) / f64::from(model::AT_ONCE);
             waves >= FEW_WAVES && waves / waves.ceil() >= FULL_WAVES
         };
-        let several = rows >= FEW_ROWS && fastest.tile.groups > 2 && whole(fastest.tile);
-        several || model::shared_out(own, slots, stack).is_some_and(whole)
+        match model::shared_out(own, slots, stack) {
+            Some(small) => whole(small),
+            None => model::fastest(own, slots)
+                .is_some_and(|tile| rows >= FEW_ROWS && tile.groups > 2 && whole(tile)),
+        }
     }
 
     /// Microseconds of an expert layer's product with so many slots a token block, if each expert has one, by the model;
