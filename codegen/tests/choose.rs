@@ -157,6 +157,27 @@ fn a_key_that_says_too_little_is_refused() {
     assert!(error.contains("no schedule coded"), "{error}");
 }
 
+/// From 64 tokens on warp groups multiply every scheme of the catalogue, with every type of x, if scales are of the size that
+/// weights have.
+#[test]
+fn warp_groups_have_the_catalogue_on_hopper() {
+    let target = target("sm_90a").unwrap();
+    let mut seen = 0;
+    for scheme in catalogue() {
+        for activation in &scheme.activations {
+            let problem = Problem::in_layout(&scheme, activation, target, ((4096, 4096), true));
+            // Those of interleaved expert layers alone have no product of one matrix.
+            let Ok(problem) = problem else { continue };
+            for tokens in [64, 1024] {
+                let chosen = choose(&problem, tokens).unwrap();
+                assert_eq!(chosen.name(), "warp_group", "{} {activation:?} {tokens}", scheme.name);
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 80, "{seen}");
+}
+
 /// What is measured does not depend on the estimate of registers, what a model chooses does.
 #[test]
 fn kernels_are_measured_whatever_registers_they_are_estimated_to_have() {

@@ -315,7 +315,7 @@ fn a_lane_holds_its_fragment_on_matrix_machines() {
         let bound = bind(&plan, shape);
         let bytes = pack(&plan, &bound, shape);
         let unit = (rows * columns * bits / 8) as usize;
-        if plan.native.plane_words.len() == 1 && !plan.dequant.joins_planes() {
+        if plan.native.plane_words.len() == 1 && plan.dequant.joining().is_none() {
             // What a lane loads at once: 16 bytes.
             assert_eq!(unit / lanes, 16, "{weight} {activation}");
         }

@@ -7,8 +7,9 @@ use quantloom_codegen::plan::interpret::interpret;
 use quantloom_codegen::plan::sequence::{OutputEncoding, SequenceFault};
 use quantloom_codegen::plan::step::{Arg, Step};
 use quantloom_codegen::plan::templates::{
-    CONVERT_ROWS, PLACED_HALF, SIGNED_NIBBLES, TEMPLATES, TemplateRequest, convert_rows,
-    placed_half, planes, planes_to_bytes, planes_to_elements, signed_nibbles,
+    CONVERT_ROWS, PLACED_HALF, PLANES_TO_TOP_BITS, SIGNED_NIBBLES, TEMPLATES, TemplateRequest,
+    convert_rows, placed_half, planes, planes_to_bytes, planes_to_elements, planes_to_top_bits,
+    signed_nibbles,
 };
 use quantloom_codegen::plan::{DequantPlan, OperandType, Sequence};
 use quantloom_codegen::target::{Class, ConvertedCode};
@@ -84,6 +85,7 @@ fn weights() -> Vec<WeightCode> {
 fn every_sequence() -> Vec<Sequence> {
     let weights = weights();
     let mut all: Vec<Sequence> = weights.iter().map(planes_to_bytes).collect();
+    all.extend(weights.iter().filter_map(planes_to_top_bits));
     all.extend(weights.iter().filter_map(signed_nibbles));
     all.extend(weights.iter().filter_map(convert_rows));
     // Codes of as many bits as the element has beside its padding.
@@ -129,7 +131,7 @@ fn every_sequence_is_correct_for_every_code() {
         let made = |made: &&Sequence| made.template == "convert_f16" && made.weight.code == number;
         assert!(sequences.iter().any(|sequence| made(&sequence)), "{of:?}");
     }
-    for template in [SIGNED_NIBBLES, CONVERT_ROWS] {
+    for template in [SIGNED_NIBBLES, CONVERT_ROWS, PLANES_TO_TOP_BITS] {
         assert!(sequences.iter().any(|sequence| sequence.template == template));
     }
     assert!(TEMPLATES.len() + 2 <= 12, "{} templates", TEMPLATES.len() + 2);
@@ -223,6 +225,12 @@ fn the_cheapest_sequences_are_these() {
         ("u4 - 8", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("i4", OperandType::I8, Class::Hopper, "top_bits_s8", 3, 8, 0, 4),
         ("i2", OperandType::I8, Class::Hopper, "top_bits_s8", 7, 16, 0, 6),
+        ("i3", OperandType::I8, Class::Hopper, "planes_to_top_bits", 31, 32, 0, 5),
+        ("i5", OperandType::I8, Class::Hopper, "planes_to_top_bits", 31, 32, 0, 3),
+        ("u6 - 32", OperandType::I8, Class::Ampere, "planes_to_top_bits", 30, 32, 0, 2),
+        ("i7", OperandType::I8, Class::Blackwell, "planes_to_top_bits", 47, 32, 0, 1),
+        ("u5", OperandType::I8, Class::Cdna4, "planes_to_top_bits", 31, 32, -16, 3),
+        ("i5", OperandType::I8, Class::Cdna3, "planes_to_bytes", 35, 32, 16, 0),
         ("i2", OperandType::I4, Class::Rdna4, "top_bits_s4", 5, 16, 0, 2),
         ("u2 - 2", OperandType::I4, Class::Rdna3, "top_bits_s4", 5, 16, 0, 2),
         ("i4", OperandType::I4, Class::Rdna3, "as stored", 0, 1, 0, 0),
@@ -418,7 +426,8 @@ fn a_wrong_step_is_found() {
                     true
                 }
                 Step::Lop3 { table, .. } => {
-                    *table ^= 0x40;
+                    // Where the first two bits are ones, whatever the third is.
+                    *table ^= 0xc0;
                     true
                 }
                 Step::Sub16(_, _, Arg::Word(word)) => {

@@ -179,8 +179,16 @@ fn the_catalogue_is_covered() {
     settings.bind(|| insta::assert_snapshot!("transforms", lines.join("\n")));
 }
 
-fn of_catalogue(name: &str, sm: &'static str, shape: (u32, u32)) -> Stored {
-    let scheme = catalogue().into_iter().find(|scheme| scheme.name == name).unwrap();
+/// A scheme whose sums have a correction: zero points of w, beside integers of x.
+const ZERO_POINTS_BESIDE_INTEGERS: &str = "s { weight: u4, zero: u4 per 1x128, scale: bf16 per 1x128, \
+    pack: u32 [k:8 | k, n], activation: i8 { scale: f32 per token } }";
+
+/// Of a scheme of the catalogue, or of a text.
+fn of_scheme(scheme: &str, sm: &'static str, shape: (u32, u32)) -> Stored {
+    let scheme = match scheme.contains('{') {
+        true => quantloom_dsl::parse(scheme).unwrap(),
+        false => catalogue().into_iter().find(|known| known.name == scheme).unwrap(),
+    };
     Stored::draw(&scheme, &scheme.activations[0], sm, shape).unwrap()
 }
 
@@ -200,7 +208,7 @@ fn transforms_assemble() {
     ];
     for name in names {
         for (sm, shape) in [("sm_90a", (1024, 2048)), ("sm_80", (41, 200))] {
-            let stored = of_catalogue(name, sm, shape);
+            let stored = of_scheme(name, sm, shape);
             for part in stored.parts() {
                 for direction in DIRECTIONS {
                     let Ok(kernel) = written(&stored, part, direction) else { continue };
@@ -217,7 +225,7 @@ fn transforms_assemble() {
 /// A thread writes 16 bytes where rows allow it.
 #[test]
 fn stores_are_wide() {
-    let stored = of_catalogue("awq4", "sm_90a", (256, 512));
+    let stored = of_scheme("awq4", "sm_90a", (256, 512));
     for part in stored.parts() {
         for direction in DIRECTIONS {
             let kernel = written(&stored, part, direction).unwrap();
@@ -284,11 +292,16 @@ fn mistakes_of_transforms_are_found() {
                 from.space = Space::Global(BufferId(0));
             }
         }),
-        ("a correction with more terms", "ct_w5a8", NativeBufferKind::Corrections, |op| {
-            if let Op::Ternary { op: Ternary::Fma, c, .. } = op {
-                *c = Operand::F32(1.0);
-            }
-        }),
+        (
+            "a correction with more terms",
+            ZERO_POINTS_BESIDE_INTEGERS,
+            NativeBufferKind::Corrections,
+            |op| {
+                if let Op::Ternary { op: Ternary::Fma, c, .. } = op {
+                    *c = Operand::F32(1.0);
+                }
+            },
+        ),
         ("two scales in one place", "ct_w4a16_asym", NativeBufferKind::Scales, |op| {
             if let Op::Binary { op: Binary::Shl, b: b @ Operand::U32(16), .. } = op {
                 *b = Operand::U32(0);
@@ -296,7 +309,7 @@ fn mistakes_of_transforms_are_found() {
         }),
     ];
     for (what, name, part, mistake) in mistakes {
-        let stored = of_catalogue(name, "sm_90a", (41, 200));
+        let stored = of_scheme(name, "sm_90a", (41, 200));
         let mut found = 0;
         for direction in DIRECTIONS {
             let Ok(mut kernel) = written(&stored, part, direction) else { continue };
@@ -352,7 +365,7 @@ fn a_weight_is_transformed_on_its_device() {
 fn stored_tensors_come_back() {
     let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
     for name in ["ct_w4a16_bias", "ct_w4a16_asym", "awq4", "gptq3_v1", "ct_w7a16", "ct_w4a8"] {
-        let layer = of_catalogue(name, "sm_90a", (41, 256));
+        let layer = of_scheme(name, "sm_90a", (41, 256));
         let stored = |name: &str| layer.packed.get(name).map(Vec::as_slice);
         let shape = layer.unpacked.shape();
         let weight = device.prepare_stored(&layer.scheme, shape, &stored).unwrap();

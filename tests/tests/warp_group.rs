@@ -40,6 +40,11 @@ const SUPPORTED: &[&str] = &[
     "fp8_block",
     "ct_fp8_block",
     "ct_w4afp8",
+    // Integers on both sides, those of w in planes: of 2 and 1 bits, of 4 and 1, of 4 and 2, of all three.
+    "ct_w3a8",
+    "ct_w5a8",
+    "ct_w6a8",
+    "ct_w7a8",
     // x whose elements have their scale, beside scales of the same kind on weights; the latter alone.
     "ct_mxfp4",
     "ct_nvfp4",
@@ -403,10 +408,15 @@ fn scales_along_k_multiply() {
     let cases = [
         ("weight: i4, scale: bf16 per 1x64", "e4m3 { scale: f32 per 1x128 }"),
         ("weight: i4, scale: bf16 per 1x64", "i8 { scale: f32 per 1x128 }"),
+        ("weight: i7, scale: bf16 per 1x64", "i8 { scale: f32 per 1x128 }"),
         ("weight: e4m3, scale: f32 per 1x32", "e4m3 { scale: f32 per 1x128 }"),
     ];
     for (w, x) in cases {
-        let pack = if w.contains("i4") { "i8 [code, pad 4 = sign | k, n]" } else { "[k, n]" };
+        let pack = match () {
+            () if w.contains("i4") => "i8 [code, pad 4 = sign | k, n]",
+            () if w.contains("i7") => "i8 [code, pad 1 = sign | k, n]",
+            () => "[k, n]",
+        };
         let text = format!("shorter {{ {w}, pack: {pack}, activation: {x} }}");
         let scheme = quantloom_dsl::parse(&text).unwrap();
         let (right, why) = products(&scheme, "warp_group(stages=4)", &[(72, 520)], &[19]);

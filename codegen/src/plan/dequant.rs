@@ -12,7 +12,7 @@ use super::operand::OperandType;
 use super::sequence::{OutputEncoding, OutputWord, Sequence};
 use super::templates::{
     TEMPLATES, TemplateRequest, convert_rows, placed_half, planes, planes_to_bytes,
-    planes_to_elements,
+    planes_to_elements, planes_to_top_bits,
 };
 use crate::target::Class;
 
@@ -118,7 +118,7 @@ impl DequantPlan {
     pub fn placed(&self) -> Option<&Sequence> {
         let apart = |stage: &&Sequence| {
             let several = stage.inputs.len() > 1 || !self.has_whole_codes(stage);
-            stage.encoding != OutputEncoding::Code && several
+            !stage.joins_planes() && several
         };
         self.stages.first().filter(apart)
     }
@@ -158,9 +158,14 @@ impl DequantPlan {
         range.is_some_and(|range| range.number == NUMBER_BF16)
     }
 
-    /// Whether codes are converted to bytes first.
-    pub fn joins_planes(&self) -> bool {
-        self.stages.first().is_some_and(|stage| stage.encoding == OutputEncoding::Code)
+    /// The sequence that joins the planes of codes to bytes first, if there is one.
+    pub fn joining(&self) -> Option<&Sequence> {
+        self.stages.first().filter(|stage| stage.joins_planes())
+    }
+
+    /// The last sequence, unless it joins planes: it decodes codes, or bytes that hold them.
+    pub fn decoding(&self) -> Option<&Sequence> {
+        self.stages.last().filter(|stage| !stage.joins_planes())
     }
 }
 
@@ -223,6 +228,9 @@ fn candidates(
     }
     if slices.len() == 1 {
         chains.extend(decode(bits).into_iter().map(|last| vec![last]));
+    }
+    if operand == OperandType::I8 {
+        chains.extend(planes_to_top_bits(&weight).map(|sequence| vec![sequence]));
     }
     if bits < 8 {
         chains.extend(decode(8).into_iter().map(|last| vec![to_bytes(), last]));

@@ -267,9 +267,9 @@ impl Chain {
         holding: &Holding,
         (segment, most): (Option<u32>, u32),
     ) -> Option<Self> {
-        let joined = dequant.joins_planes();
+        let joined = dequant.joining().is_some();
         // The sequence that determines the order of codes.
-        let last = if joined { dequant.stages.get(1) } else { dequant.stages.first() };
+        let last = dequant.decoding();
         let field = if joined { 8 } else { dequant.weight.code.bits() };
         // If words do not hold whole codes, the codes of a unit cross words.
         let whole = if 32u32.is_multiple_of(field) { 32 / field } else { 1 << UNIT };

@@ -10,6 +10,7 @@ use quantloom_dsl::format::Overflow;
 use super::interpret::interpret;
 use super::operand::OperandType;
 use super::step::{Arg, SequenceRegister, Step};
+use super::templates::{PLANES_TO_BYTES, PLANES_TO_TOP_BITS};
 
 /// Some bits of a code in an input word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +114,11 @@ impl Sequence {
     /// The step that computes an output; `None` if the output is an input.
     pub fn step_of(&self, output: &OutputWord) -> Option<usize> {
         usize::from(output.register.0).checked_sub(self.inputs.len())
+    }
+
+    /// Whether the steps join bit planes to bytes.
+    pub fn joins_planes(&self) -> bool {
+        [PLANES_TO_BYTES, PLANES_TO_TOP_BITS].contains(&self.template)
     }
 
     /// Codes of one run of the steps.

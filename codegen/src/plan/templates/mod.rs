@@ -3,7 +3,7 @@
 //!
 //! A request has the code type, the width of the field that holds each code (in its low bits), and
 //! the operand type. There are three kinds of templates: `planes` joins bit planes to bytes, for
-//! any code; `bit_placement` chooses the position of each bit of its codes in the input words; all
+//! any code, or to signed bytes, for integers; `bit_placement` chooses the position of each bit of its codes in the input words; all
 //! others decode fields of a word to elements. [`signed_nibbles`] is for codes whose layout another sequence
 //! has decided, [`convert_rows`] for codes that some instructions multiply as they are stored.
 
@@ -23,7 +23,7 @@ use super::operand::OperandType;
 use super::sequence::Sequence;
 
 pub use bit_placement::{PLACED_HALF, placed_half};
-pub use planes::{planes, planes_to_bytes, planes_to_elements};
+pub use planes::{planes, planes_to_bytes, planes_to_elements, planes_to_top_bits};
 pub use subnormal::{SIGNED_NIBBLES, signed_nibbles};
 pub use to_16bit::{CONVERT_ROWS, convert_rows};
 
@@ -53,6 +53,8 @@ pub struct Template {
 
 /// Name of the template that joins bit planes.
 pub const PLANES_TO_BYTES: &str = "planes_to_bytes";
+/// Name of the template that joins bit planes of integers in the top bits of bytes.
+pub const PLANES_TO_TOP_BITS: &str = "planes_to_top_bits";
 
 /// The templates that decode fields. Of templates with equal cost, the first is used.
 pub const TEMPLATES: &[Template] = &[

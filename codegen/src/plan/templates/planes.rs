@@ -4,13 +4,15 @@
 //! plane fills words without gaps. In a word of a plane of p bits, each byte holds `8 / p` codes
 //! that are four apart: a shift by a multiple of p and one mask give four codes, one per byte, in
 //! order. A unit is 32 codes: 8 words of bytes.
+//!
+//! An operand of signed bytes takes integers in its top bits, where no offset is left to a correction of sums.
 
 use quantloom_dsl::WeightCode;
 
 use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
-use super::super::step::{SequenceRegister, Step};
-use super::PLANES_TO_BYTES;
+use super::super::step::{Arg, SequenceRegister, Step};
+use super::{PLANES_TO_BYTES, PLANES_TO_TOP_BITS, integer};
 
 /// Codes of a unit.
 const UNIT: u32 = 32;
@@ -42,7 +44,43 @@ pub fn planes_to_bytes(weight: &WeightCode) -> Sequence {
 
 /// The same to elements of an operand that are bytes with a code from the operand's first bit on.
 pub fn planes_to_elements(weight: &WeightCode, operand: OperandType) -> Sequence {
-    let bit = operand.first_bit();
+    let encoding = OutputEncoding::Code;
+    joined(weight, (PLANES_TO_BYTES, operand, encoding), operand.first_bit(), merged)
+}
+
+/// The same to signed bytes with an integer in their top bits, the bits below cleared: its signed value times a power of two.
+/// `None` for codes of other types, and of 8 bits.
+pub fn planes_to_top_bits(weight: &WeightCode) -> Option<Sequence> {
+    let (bits, flip, offset) = integer(weight).filter(|(bits, ..)| *bits < 8)?;
+    // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the range.
+    let sign_flip = Arg::Word(if flip == 0 { 0x8080_8080 } else { 0 });
+    let exponent = 8 - bits;
+    let encoding =
+        OutputEncoding::Value { add: offset - (1 << (bits - 1)), exponent: exponent as i32 };
+    let merge = |draft: &mut Draft, [moved, mask]: [Arg; 2], below: Option<SequenceRegister>| {
+        let c = below.map_or(sign_flip, Arg::from);
+        draft.push(Step::Lop3 { a: moved, b: mask, c, table: 0x6A })
+    };
+    Some(joined(weight, (PLANES_TO_TOP_BITS, OperandType::I8, encoding), exponent, merge))
+}
+
+/// The bits of a word under a mask, beside those of planes below.
+fn merged(
+    draft: &mut Draft,
+    [moved, mask]: [Arg; 2],
+    below: Option<SequenceRegister>,
+) -> SequenceRegister {
+    let part = draft.push(Step::And(moved, mask));
+    below.map_or(part, |below| draft.push(Step::Or(below.into(), part.into())))
+}
+
+/// Bytes with a code from bit `bit` on; `merge` adds a plane's bits, which are under a mask, to those of the planes below.
+fn joined(
+    weight: &WeightCode,
+    (template, operand, encoding): (&'static str, OperandType, OutputEncoding),
+    bit: u32,
+    merge: impl Fn(&mut Draft, [Arg; 2], Option<SequenceRegister>) -> SequenceRegister,
+) -> Sequence {
     let planes = planes(weight.code.bits());
     let mut inputs = Vec::new();
     let mut first_word = Vec::new();
@@ -62,7 +100,7 @@ pub fn planes_to_elements(weight: &WeightCode, operand: OperandType) -> Sequence
     }
     let mut draft = Draft::new(inputs.len());
     let outputs = (0..UNIT / 4).map(|q| {
-        let mut merged: Option<SequenceRegister> = None;
+        let mut joined: Option<SequenceRegister> = None;
         for (&(low, high), first) in planes.iter().zip(&first_word) {
             let width = u32::from(high - low);
             let per_byte = 8 / width;
@@ -71,17 +109,12 @@ pub fn planes_to_elements(weight: &WeightCode, operand: OperandType) -> Sequence
             let low = u32::from(low) + bit;
             let moved = draft.shift(word, low as i32 - (width * (q % per_byte)) as i32);
             let mask = ((1u32 << width) - 1) << low;
-            let part = if mask == 0xff {
-                moved
-            } else {
-                draft.push(Step::And(moved.into(), (mask * 0x0101_0101).into()))
-            };
-            merged = Some(match merged {
-                None => part,
-                Some(below) => draft.push(Step::Or(below.into(), part.into())),
+            joined = Some(match mask {
+                0xff => moved,
+                _ => merge(&mut draft, [moved.into(), (mask * 0x0101_0101).into()], joined),
             });
         }
-        let register = merged.unwrap_or(SequenceRegister(0));
+        let register = joined.unwrap_or(SequenceRegister(0));
         OutputWord { register, codes: (0..4).map(|byte| (4 * q + byte) as u8).collect() }
     });
     let outputs = outputs.collect();
@@ -99,14 +132,5 @@ pub fn planes_to_elements(weight: &WeightCode, operand: OperandType) -> Sequence
         draft.name((ones << (u32::from(low) + bit)) * 0x0101_0101, mask);
     }
     let (steps, names) = draft.finish();
-    Sequence {
-        template: PLANES_TO_BYTES,
-        weight: weight.clone(),
-        operand,
-        encoding: OutputEncoding::Code,
-        inputs,
-        steps,
-        names,
-        outputs,
-    }
+    Sequence { template, weight: weight.clone(), operand, encoding, inputs, steps, names, outputs }
 }

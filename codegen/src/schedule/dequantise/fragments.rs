@@ -1,9 +1,9 @@
 //! Fragments of A in the order of codes: of words that `ldmatrix` has distributed, these are whole fragments of x in
 //! its own order (`plan::native`).
 
+use super::steps::Unit;
 use super::{ByRow, run, written};
 use crate::ir::{Builder, Reg};
-use crate::plan::sequence::OutputEncoding;
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
 
@@ -17,31 +17,25 @@ pub(in crate::schedule) fn fragments(
     mut each: impl FnMut(&mut Builder, Vec<Reg>),
 ) {
     let (plan, of_step) = (&main.problem.plan.dequant, main.lanes().a.registers);
-    let mut before = before * of_step;
-    let joined = match &plan.stages[..] {
-        [planes, ..] if plan.joins_planes() => {
+    let (words, sequence) = match (plan.joining(), plan.decoding()) {
+        (Some(planes), Some(decode)) => {
             let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
-            written(b, planes, joined)
+            (written(b, planes, joined), Some(decode))
         }
-        _ => chunk.to_vec(),
+        (planes, decode) => (chunk.to_vec(), decode.or(planes)),
     };
-    let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
-    // The same word of all units is adjacent.
-    let units = joined.len() / decode.map_or(1, |sequence| sequence.inputs.len());
+    // Joined planes of a chunk are one unit of several fragments: what the next fragment needs is computed after a product, not before
+    // it, where the assembler would have to move it.
+    let whole_units = plan.decoding().is_some();
     let mut registers = Vec::new();
-    for unit in 0..units {
-        let words: Vec<Reg> = joined.iter().skip(unit).step_by(units).copied().collect();
-        let decoded = match decode {
-            Some(sequence) => {
-                let decoded = run(b, (sequence, table), &words, (by_row, before));
-                written(b, sequence, decoded)
+    for mut unit in Unit::all(sequence, &words, before * of_step) {
+        let of_unit = unit.registers();
+        for register in 0..of_unit {
+            unit.decode(b, table, by_row, if whole_units { of_unit - 1 } else { register });
+            registers.push(unit.register(b, register));
+            if registers.len() == of_step {
+                each(b, std::mem::take(&mut registers));
             }
-            None => words,
-        };
-        before += decoded.len();
-        registers.extend(decoded);
-        while registers.len() >= of_step {
-            each(b, registers.drain(..of_step).collect());
         }
     }
 }

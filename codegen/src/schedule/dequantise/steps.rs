@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{ByRow, Registers, in_register, run, written};
 use crate::ir::{Builder, Operand, Reg, Type, Uniformity};
-use crate::plan::sequence::{OutputEncoding, OutputWord, Sequence};
+use crate::plan::sequence::{OutputWord, Sequence};
 use crate::schedule::mapping::MainLoop;
 use crate::schedule::table::Table;
 
@@ -39,14 +39,14 @@ pub(in crate::schedule) fn steps(
     // Steps, by number, of which some registers are missing.
     let mut waiting: BTreeMap<usize, Vec<Option<Reg>>> = BTreeMap::new();
     for chunk in chunks {
-        let joined = match &plan.stages[..] {
-            [planes, ..] if plan.joins_planes() => {
+        let joined = match plan.joining() {
+            Some(planes) => {
                 let joined = run(b, (planes, None), chunk, (&mut ByRow::default(), 0));
                 written(b, planes, joined)
             }
-            _ => chunk.clone(),
+            None => chunk.clone(),
         };
-        let decode = plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code);
+        let decode = plan.decoding();
         let mut units = Unit::all(decode, &joined, before);
         let of_unit = units.first().map_or(1, Unit::registers);
         let order = Order::new(main, before..before + of_unit * units.len());
@@ -108,7 +108,7 @@ fn place_of(main: &MainLoop<'_>, register: usize) -> [usize; 2] {
 }
 
 /// A unit of codes, of which registers of the operand are decoded one after another.
-struct Unit<'s> {
+pub(super) struct Unit<'s> {
     /// `None` if words are registers of the operand as they are.
     sequence: Option<&'s Sequence>,
     /// The words, and the results of the first steps of the sequence.
@@ -119,7 +119,7 @@ struct Unit<'s> {
 
 impl<'s> Unit<'s> {
     /// The units of a chunk: the same word of all units is adjacent.
-    fn all(sequence: Option<&'s Sequence>, words: &[Reg], before: usize) -> Vec<Self> {
+    pub(super) fn all(sequence: Option<&'s Sequence>, words: &[Reg], before: usize) -> Vec<Self> {
         let units = words.len() / sequence.map_or(1, |sequence| sequence.inputs.len());
         let of_unit = sequence.map_or(1, |sequence| sequence.outputs.len());
         let unit = |unit| {
@@ -131,7 +131,7 @@ impl<'s> Unit<'s> {
     }
 
     /// Registers of the operand.
-    fn registers(&self) -> usize {
+    pub(super) fn registers(&self) -> usize {
         self.sequence.map_or(1, |sequence| sequence.outputs.len())
     }
 
@@ -144,7 +144,7 @@ impl<'s> Unit<'s> {
 
     /// Runs the sequence up to the step of the register of this number. A step without an operation, which
     /// [`writable`](super::writable) refuses, leaves registers unwritten, which the verifier refuses.
-    fn decode(
+    pub(super) fn decode(
         &mut self,
         b: &mut Builder,
         table: Option<Table>,
@@ -164,7 +164,7 @@ impl<'s> Unit<'s> {
     }
 
     /// The register of this number, which was decoded.
-    fn register(&self, b: &mut Builder, register: usize) -> Reg {
+    pub(super) fn register(&self, b: &mut Builder, register: usize) -> Reg {
         let at = self.sequence.map_or(Some(register), |sequence| {
             Self::outputs(sequence).get(register).map(|output| usize::from(output.register.0))
         });

@@ -2,7 +2,7 @@
 
 use crate::ir::{Binary, Builder, Compare, Operand, Reg, Type, Unary, Uniformity};
 use crate::plan::DequantPlan;
-use crate::plan::sequence::{OutputEncoding, Sequence};
+use crate::plan::sequence::Sequence;
 use crate::plan::sink::{ShiftOp, StepSink, WordOp};
 use crate::plan::step::{Arg, SequenceRegister};
 use crate::schedule::table::Table;
@@ -28,11 +28,11 @@ pub(super) fn decode(
     words: &[Reg],
 ) -> Vec<Operand> {
     let words: Vec<Operand> = words.iter().map(|word| (*word).into()).collect();
-    let joined = match &plan.stages[..] {
-        [planes, ..] if plan.joins_planes() => written(b, (planes, None), &words),
-        _ => words,
+    let joined = match plan.joining() {
+        Some(planes) => written(b, (planes, None), &words),
+        None => words,
     };
-    match plan.stages.last().filter(|last| last.encoding != OutputEncoding::Code) {
+    match plan.decoding() {
         // Word by word.
         Some(last) => joined.iter().flat_map(|word| written(b, (last, table), &[*word])).collect(),
         None => joined,

@@ -59,7 +59,7 @@ pub(super) fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         (problem.stack.is_none_or(|stack| in_stacks(problem, stack)), WarpGroupLimit::Experts),
         (planes_of_lanes(problem), WarpGroupLimit::Planes),
         (
-            (problem.plan.dequant.joins_planes()
+            (problem.plan.dequant.joining().is_some()
                 || native.plane_words.len() == words_of_unit(problem))
                 && !problem.plan.dequant.has_words_of_rows(),
             WarpGroupLimit::PlacedBits,
@@ -133,7 +133,7 @@ pub(super) fn multiplies_nibbles_as_floats(problem: &Problem) -> bool {
 /// sequences join.
 fn planes_of_lanes(problem: &Problem) -> bool {
     let plan = &problem.plan;
-    let joined = plan.dequant.joins_planes() && problem.half().is_some();
+    let joined = plan.dequant.joining().is_some();
     let mut words = plan.native.plane_words.iter();
     words.all(|&words| words == VECTOR_WORDS || joined && words < VECTOR_WORDS)
 }
