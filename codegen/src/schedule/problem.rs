@@ -482,6 +482,12 @@ impl Problem {
         all.into_iter().filter_map(|(role, of)| Some((role, of?)))
     }
 
+    /// Whether the product multiplies the bytes that planes of codes are joined to.
+    pub(super) fn joins_to_bytes(&self) -> bool {
+        let dequant = &self.plan.dequant;
+        dequant.joining().is_some() && dequant.decoding().is_none()
+    }
+
     /// Whether the zero-point correction multiplies sums of x, and is not added to weights during dequantisation.
     pub fn corrects_sums(&self) -> bool {
         self.correction.is_some_and(|correction| !correction.of_weights)

@@ -69,6 +69,8 @@ impl Batches {
         let ahead = match fragments {
             // Made in less time than a load takes.
             Some(ByteFragments::Nibbles) => 2,
+            // A lane has words of each plane.
+            None if main.problem.joins_to_bytes() => 1,
             Some(ByteFragments::Whole | ByteFragments::Rows) | None => {
                 (tiles * steps / size.max(1)).clamp(1, 2)
             }
