@@ -102,7 +102,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     for lines in explained {
         eprint_line(&lines);
     }
-    print_line(rows)?;
+    if !rows.is_empty() {
+        print_line(rows)?;
+    }
     for note in notes {
         print_line(note)?;
     }

@@ -18,6 +18,11 @@ const USUAL: u16 = 100;
 pub(crate) struct Rows(Table);
 
 impl Rows {
+    /// Whether there is a header alone.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a row; each cell is one line.
     pub(crate) fn add_row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells = cells.into_iter().map(|cell| one_line(cell.as_ref()).into_owned());

@@ -552,3 +552,12 @@ fn the_version_is_the_commands() {
     let said = quantloom(&["--version"]).done().out;
     assert_eq!(said, format!("quantloom {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+/// A file that cannot be read is a failure with its reason, and no table without rows.
+#[test]
+fn check_of_no_file_has_no_table() {
+    let ran = quantloom(&["check", "--backend", "cpu", "nosuch.safetensors"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    assert_eq!(ran.out, "0 passed, 1 failed, 0 not checked\n");
+    assert!(ran.err.contains("cannot read nosuch.safetensors"), "{}", ran.err);
+}

@@ -58,8 +58,8 @@
 //! words of a chunk's half hold them, and no longer all words. Codes in planes (3, 5, 6 and 7 bits) have the
 //! columns of 4-bit codes: the plane of 4 bits is loaded as these are; of the smaller planes the lane that
 //! multiplies needs a part of the words of four lanes, 2 bits: the half 4 (t mod 2) of each byte of word t / 2,
-//! 1 bit: bits 2t and 2t + 1 of each byte. For bytes of 8-bit operands, and where segments end within a chunk of
-//! placed codes, lanes load their own words only.
+//! 1 bit: bits 2t and 2t + 1 of each byte. With an 8-bit operand they have the columns of its 4-bit codes, and the same parts. For 8-bit
+//! codes of 8-bit operands, and where segments end within a chunk of placed codes, lanes load their own words only.
 
 use quantloom_dsl::layout::{Component, Layout};
 use quantloom_dsl::{parse_fragment, parse_layout};
