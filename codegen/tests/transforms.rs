@@ -180,8 +180,8 @@ fn the_catalogue_is_covered() {
 }
 
 /// A scheme whose sums have a correction: zero points of w, beside integers of x.
-const ZERO_POINTS_BESIDE_INTEGERS: &str = "s { weight: u4, zero: u4 per 1x128, scale: bf16 per 1x128, \
-    pack: u32 [k:8 | k, n], activation: i8 { scale: f32 per token } }";
+const ZERO_POINTS_BESIDE_INTEGERS: &str = "s { weight: u5 - 3, zero: u4 per 1x128, scale: bf16 per 1x128, \
+    pack: u32 [k:* | w, n], activation: i8 { scale: f32 per token } }";
 
 /// Of a scheme of the catalogue, or of a text.
 fn of_scheme(scheme: &str, sm: &'static str, shape: (u32, u32)) -> Stored {

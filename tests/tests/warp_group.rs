@@ -408,7 +408,7 @@ fn scales_along_k_multiply() {
     let cases = [
         ("weight: i4, scale: bf16 per 1x64", "e4m3 { scale: f32 per 1x128 }"),
         ("weight: i4, scale: bf16 per 1x64", "i8 { scale: f32 per 1x128 }"),
-        ("weight: i7, scale: bf16 per 1x64", "i8 { scale: f32 per 1x128 }"),
+        ("weight: i7, scale: bf16 per 1x64", "i8 { scale: f32 per token }"),
         ("weight: e4m3, scale: f32 per 1x32", "e4m3 { scale: f32 per 1x128 }"),
     ];
     for (w, x) in cases {
@@ -515,6 +515,8 @@ fn experts_multiply_bytes() {
         (short_blocks, "tokens=64, row_tiles=2, groups=1", (264, 136), Gate::Silu),
         (byte_groups, "tokens=64, row_tiles=2, groups=1", (264, 136), Gate::Silu),
         (of("ct_w8a8"), "tokens=16, row_tiles=2", (264, 136), Gate::Silu),
+        (of("ct_w6a8"), "tokens=16, row_tiles=1", (264, 136), Gate::UngatedSilu),
+        (of("ct_w7a8"), "tokens=16, row_tiles=2", (264, 136), Gate::Silu),
         (of("ct_w4a8"), "tokens=8, row_tiles=2", (264, 136), Gate::Silu),
         (of("ct_w4afp8"), "tokens=8, row_tiles=1", (264, 136), Gate::Silu),
         (of("ct_fp8_dynamic"), "tokens=48, row_tiles=2", (264, 136), Gate::UngatedSilu),

@@ -193,8 +193,8 @@ pub enum WarpGroupLimit {
     /// the order of fragments.
     #[error("experts whose pairs are not sorted, or which read bytes of x in different ways")]
     Experts,
-    /// Codes in planes that are not 16 bytes a lane, beside x that has not 16 bits.
-    #[error("codes that are not 16 bytes a lane, beside x in bytes")]
+    /// Codes that are not 16 bytes a lane, and not in planes that are joined.
+    #[error("codes that are not 16 bytes a lane")]
     Planes,
     /// Codes whose bits cross words, in groups shorter than a chunk of codes.
     #[error("codes whose bits cross words, in groups shorter than a chunk")]

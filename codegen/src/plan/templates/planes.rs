@@ -5,7 +5,7 @@
 //! that are four apart: a shift by a multiple of p and one mask give four codes, one per byte, in
 //! order. A unit is 32 codes: 8 words of bytes.
 //!
-//! An operand of signed bytes takes integers in its top bits, where no offset is left to a correction of sums.
+//! An operand of signed bytes takes signed integers in its top bits, where no offset is left to a correction of sums.
 
 use quantloom_dsl::WeightCode;
 
@@ -49,14 +49,17 @@ pub fn planes_to_elements(weight: &WeightCode, operand: OperandType) -> Sequence
 }
 
 /// The same to signed bytes with an integer in their top bits, the bits below cleared: its signed value times a power of two.
-/// `None` for codes of other types, and of 8 bits.
+/// `None` for codes of other types, of 8 bits, and of which the offset does not make signed ones: half of the range would be left to a
+/// correction of sums.
 pub fn planes_to_top_bits(weight: &WeightCode) -> Option<Sequence> {
-    let (bits, flip, offset) = integer(weight).filter(|(bits, ..)| *bits < 8)?;
+    let (bits, flip, offset) = integer(weight)?;
+    if bits >= 8 || offset != 1 << (bits - 1) {
+        return None;
+    }
     // The top bit's weight is negative: flipping it in an unsigned code subtracts half of the range.
     let sign_flip = Arg::Word(if flip == 0 { 0x8080_8080 } else { 0 });
     let exponent = 8 - bits;
-    let encoding =
-        OutputEncoding::Value { add: offset - (1 << (bits - 1)), exponent: exponent as i32 };
+    let encoding = OutputEncoding::Value { add: 0, exponent: exponent as i32 };
     let merge = |draft: &mut Draft, [moved, mask]: [Arg; 2], below: Option<SequenceRegister>| {
         let c = below.map_or(sign_flip, Arg::from);
         draft.push(Step::Lop3 { a: moved, b: mask, c, table: 0x6A })

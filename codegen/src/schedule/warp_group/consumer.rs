@@ -69,7 +69,7 @@ impl Batches {
         let ahead = match fragments {
             // Made in less time than a load takes.
             Some(ByteFragments::Nibbles) => 2,
-            // A lane has words of each plane.
+            // Words of several planes take the registers of those of two batches.
             None if main.problem.joins_to_bytes() => 1,
             Some(ByteFragments::Whole | ByteFragments::Rows) | None => {
                 (tiles * steps / size.max(1)).clamp(1, 2)
@@ -212,7 +212,7 @@ pub(super) fn consume(
         };
         for (tile, chunk) in batches.order() {
             let by_row = &mut by_row[tile as usize];
-            weights.decode(b, (tile, chunk), by_row, &mut |b, step, a| {
+            weights.decode(b, (phase.stage, (tile, chunk)), by_row, &mut |b, step, a| {
                 batch.push((tile, step, a));
                 if batch.len() == batches.size as usize {
                     let first = number * batches.size;

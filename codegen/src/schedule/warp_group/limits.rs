@@ -129,8 +129,8 @@ pub(super) fn multiplies_nibbles_as_floats(problem: &Problem) -> bool {
     nibbles && element(problem) == Some(Element::E4m3)
 }
 
-/// Whether a consumer has words of codes like those of a lane: of planes of 16 bytes, or, with x in 16 bits, of narrower ones that
-/// sequences join.
+/// Whether a consumer has words of codes like those of a lane: of planes of 16 bytes, or of narrower ones that sequences
+/// join.
 fn planes_of_lanes(problem: &Problem) -> bool {
     let plan = &problem.plan;
     let joined = plan.dequant.joining().is_some();

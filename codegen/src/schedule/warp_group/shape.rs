@@ -82,9 +82,8 @@ const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
 const OTHER_REGISTERS_OF_FOUR: u32 = 48;
 /// The same of a thread whose operands are not swapped: it has no fragments.
 const OTHER_REGISTERS_UNSWAPPED: u32 = 32;
-/// The same, in addition, for each plane of fewer than 4 bits of integers that multiply bytes, whose words are joined; four times as
-/// many for two tiles of rows.
-const OTHER_REGISTERS_OF_A_PLANE: u32 = 10;
+/// The same, in addition, of integers in three planes that multiply bytes, for each tile of rows.
+const OTHER_REGISTERS_OF_PLANES: u32 = 22;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
 /// The fewest tokens for which the schedule is the fastest.
@@ -579,17 +578,8 @@ impl WarpGroupTile {
         let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
         let of_tokens = if along_k { sums / 4 } else { 0 };
         let one_plane = problem.plan.native.plane_words.len() == 1;
-        let narrow_planes = match problem.joins_to_bytes() {
-            true => problem
-                .plan
-                .native
-                .plane_words
-                .iter()
-                .filter(|&&words| words < VECTOR_WORDS)
-                .count(),
-            false => 0,
-        };
-        let of_planes = OTHER_REGISTERS_OF_A_PLANE * self.row_tiles.pow(2) * narrow_planes as u32;
+        let three_planes = problem.joins_to_bytes() && problem.plan.dequant.planes.len() > 2;
+        let of_planes = if three_planes { OTHER_REGISTERS_OF_PLANES * self.row_tiles } else { 0 };
         let others = match problem.stack {
             None if multiplies_nibbles_as_floats(problem) => OTHER_REGISTERS_OF_NIBBLES,
             Some(_) if self.groups > 3 && one_plane => OTHER_REGISTERS_OF_FOUR,

@@ -80,15 +80,15 @@ impl<'p, 's> Weights<'p, 's> {
         self.params.scales_of_sums(b, self.main, number)
     }
 
-    /// Dequantises a chunk of a tile of rows; `each` gets the step and A of one fragment after another.
+    /// Dequantises a chunk of a stage and tile of rows; `each` gets the step and A of one fragment after another.
     pub(super) fn decode(
         &self,
         b: &mut Builder,
-        (tile, chunk): (u32, u32),
+        (stage, (tile, chunk)): (Operand, (u32, u32)),
         by_row: &mut ByRow,
         each: &mut dyn FnMut(&mut Builder, u32, Vec<Reg>),
     ) {
-        let of_planes = |planes: &Planes<'_>| planes.words(b, (tile, chunk));
+        let of_planes = |planes: &Planes<'_>| planes.words(b, stage, (tile, chunk));
         let words: Vec<Reg> = self.planes.iter().flat_map(of_planes).collect();
         let steps = self.main.problem.plan.native.columns / self.main.step();
         let first = (chunk * steps) as usize;
