@@ -3,8 +3,8 @@
 //!
 //! A request has the code type, the width of the field that holds each code (in its low bits), and
 //! the operand type. There are three kinds of templates: `planes` joins bit planes to bytes, for
-//! any code, or to signed bytes, for integers; `bit_placement` chooses the position of each bit of its codes in the input words; all
-//! others decode fields of a word to elements. [`signed_nibbles`] is for codes whose layout another sequence
+//! any code, or to the top bits of signed bytes, for signed integers; `bit_placement` chooses the position of each bit of its
+//! codes in the input words; all others decode fields of a word to elements. [`signed_nibbles`] is for codes whose layout another sequence
 //! has decided, [`convert_rows`] for codes that some instructions multiply as they are stored.
 
 mod bit_placement;
@@ -53,7 +53,7 @@ pub struct Template {
 
 /// Name of the template that joins bit planes.
 pub const PLANES_TO_BYTES: &str = "planes_to_bytes";
-/// Name of the template that joins bit planes of integers in the top bits of bytes.
+/// Name of the template that joins bit planes of signed integers in the top bits of bytes.
 pub const PLANES_TO_TOP_BITS: &str = "planes_to_top_bits";
 
 /// The templates that decode fields. Of templates with equal cost, the first is used.

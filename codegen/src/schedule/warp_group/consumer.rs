@@ -69,7 +69,7 @@ impl Batches {
         let ahead = match fragments {
             // Made in less time than a load takes.
             Some(ByteFragments::Nibbles) => 2,
-            // Words of several planes take the registers of those of two batches.
+            // Of several planes, as a rule: words of one batch more would take too many registers.
             None if main.problem.joins_to_bytes() => 1,
             Some(ByteFragments::Whole | ByteFragments::Rows) | None => {
                 (tiles * steps / size.max(1)).clamp(1, 2)
