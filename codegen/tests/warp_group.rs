@@ -358,6 +358,7 @@ fn tiles_assemble() {
         "asym_halves",
         "bias",
         "integers",
+        "integers5",
         "integers7",
         "e4m3",
         "blocks",

@@ -78,6 +78,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
          output: bf16 }",
     ),
     (
+        "integers5",
+        "integers5 { weight: i5, scale: bf16 per 1x64, pack: i8 [code, pad 3 = sign | k, n], \
+         activation: i8 { scale: f32 per token }, output: bf16 }",
+    ),
+    (
         "integers7",
         "integers7 { weight: i7, scale: bf16 per 1x128, pack: i8 [code, pad 1 = sign | k, n], \
          activation: i8 { scale: f32 per token }, output: bf16 }",

@@ -24,14 +24,11 @@ pub(in crate::schedule) fn fragments(
         }
         (planes, decode) => (chunk.to_vec(), decode.or(planes)),
     };
-    // Joined planes of a chunk are one unit of several fragments: what the next fragment needs is computed after a product, not before
-    // it, where the assembler would have to move it.
-    let whole_units = plan.decoding().is_some();
     let mut registers = Vec::new();
     for mut unit in Unit::all(sequence, &words, before * of_step) {
         let of_unit = unit.registers();
+        unit.decode(b, table, by_row, of_unit - 1);
         for register in 0..of_unit {
-            unit.decode(b, table, by_row, if whole_units { of_unit - 1 } else { register });
             registers.push(unit.register(b, register));
             if registers.len() == of_step {
                 each(b, std::mem::take(&mut registers));
