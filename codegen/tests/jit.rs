@@ -7,6 +7,7 @@ use quantloom_codegen::jit::{Jit, JitWithOverrides, TileTable, launch_rule};
 use quantloom_codegen::schedule::{Case, Chosen, Measured};
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Accuracy, Activation, Scheme, parse};
+use quantloom_runtime::accumulation::ScaleDigits;
 use quantloom_runtime::gpu::{Alternatives, ChoiceSource, Form, Products as _, Request};
 use quantloom_runtime::source::{
     Access, BufferRole, Count, KernelKey, KernelSource as _, ParameterKind, ProblemSize, Refusal,
@@ -39,19 +40,34 @@ fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_>
 /// A kernel says how it rounds weights: the bound of its error is made of that.
 #[test]
 fn a_kernel_says_how_it_rounds_weights() {
-    for (numbers, expected) in [
-        ("weight: u4 - 8, scale: bf16 per 1x32", Some([false, false])),
-        ("weight: u4 - 8, scale: f16 per 1x32", Some([true, false])),
-        ("weight: u4, shift: f16, scale: f16 per 1x32", Some([true, true])),
-        ("weight: u4 - 8, scale: f16 per 1x32, accuracy: exact", None),
-        ("weight: u4 - 8, scale: f16 per 1x128", None),
+    use ScaleDigits::{InParts, Rounded, Whole};
+    for (numbers, in_bf16, in_f16) in [
+        ("weight: u4 - 8, scale: bf16 per 1x32", Some((Whole, false)), Some((Whole, false))),
+        ("weight: u4 - 8, scale: f16 per 1x32", Some((InParts, false)), Some((Whole, false))),
+        ("weight: u4 - 8, scale: f32 per 1x32", Some((InParts, false)), Some((Rounded, false))),
+        (
+            "weight: u4, shift: f16, scale: f16 per 1x32",
+            Some((InParts, true)),
+            Some((Rounded, true)),
+        ),
+        ("weight: u4 - 8, scale: f16 per 1x32, accuracy: exact", None, None),
+        ("weight: u4 - 8, scale: f16 per 1x128", None, None),
     ] {
-        let scheme = format!("s {{ {numbers}, pack: u32 [k:8 | k, n], activation: bf16 }}");
-        let scheme = parse(&scheme).unwrap_or_else(|faults| panic!("{faults:?}"));
-        for tokens in [1, 64] {
-            let choice = Jit.choose(&request(&scheme, 0, (256, 512)), tokens).unwrap();
-            let found = choice.decoded.scaled.map(|weights| [weights.in_parts, weights.adds_term]);
-            assert_eq!(found, expected, "{numbers}, M = {tokens}");
+        for (x, expected) in [("bf16", in_bf16), ("f16", in_f16)] {
+            let scheme = format!("s {{ {numbers}, pack: u32 [k:8 | k, n], activation: {x} }}");
+            let scheme = parse(&scheme).unwrap_or_else(|faults| panic!("{faults:?}"));
+            let of_range = x == "f16" && expected.is_some();
+            let of = Request {
+                scales_in_range: of_range,
+                layout_of_range: of_range,
+                ..request(&scheme, 0, (256, 512))
+            };
+            for tokens in [1, 64] {
+                let choice = Jit.choose(&of, tokens).unwrap();
+                let found =
+                    choice.decoded.scaled.map(|weights| (weights.scales, weights.adds_term));
+                assert_eq!(found, expected, "{numbers}, x in {x}, M = {tokens}");
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use quantloom_codegen::schedule::{
     ByteFragments, Chosen, GroupParams, InputScale, MainLoop, Order, ParamKind, Problem,
 };
 use quantloom_codegen::target::target;
+use quantloom_dsl::BufferRole::{self, CoarseCorrection, CoarseScale, Correction, Scale};
 use quantloom_dsl::format::{F16, Number};
 use quantloom_dsl::parse;
 
@@ -305,27 +306,33 @@ fn other_layouts_do_not_depend_on_the_range() {
     assert!(of_range >= 5, "{of_range}");
 }
 
-/// Short groups beside x in f16: weight, scale, the largest scale of the range, or `None` if there is one layout for all. e4m3's products are
-/// numbers of f16; groups as long as a chunk multiply sums.
-const OF_RANGE: &[(&str, &str, Option<f64>)] = &[
-    ("u4 - 8", "f16 per 1x32", Some(4096.0)),
-    ("u4 - 8", "bf16 per 1x16", Some(4096.0)),
-    ("i2", "f16 per 1x64", Some(16384.0)),
-    ("e2m1", "e8m0 per 1x32", Some(2.0)),
-    ("e2m3", "e8m0 per 1x32", Some(2.0)),
-    ("e2m1", "e4m3 per 1x16", None),
-    ("u4 - 8", "f16 per 1x64", None),
-    ("i8", "f16 per 1x32", None),
-    ("u4 - 8", "f32 per 1x32", None),
-    ("u4", "zero: u4 per 1x32, scale: f16 per 1x32", None),
+/// Short groups beside x in f16: weight, numbers of groups, and by buffer the largest number of the range, none if there is one layout for
+/// all. e4m3's products are numbers of f16; groups as long as a chunk multiply sums.
+const OF_RANGE: &[(&str, &str, &[(BufferRole, f64)])] = &[
+    ("u4 - 8", "scale: f16 per 1x32", &[(Scale, 4096.0)]),
+    ("u4 - 8", "scale: bf16 per 1x16", &[(Scale, 4096.0)]),
+    ("i2", "scale: f16 per 1x64", &[(Scale, 16384.0)]),
+    ("e2m1", "scale: e8m0 per 1x32", &[(Scale, 2.0)]),
+    ("e2m3", "scale: e8m0 per 1x32", &[(Scale, 2.0)]),
+    ("e2m1", "scale: e4m3 per 1x16", &[]),
+    ("u4 - 8", "scale: f16 per 1x64", &[]),
+    ("i8", "scale: f16 per 1x32", &[]),
+    ("u4 - 8", "scale: f32 per 1x32", &[(Scale, 4096.0)]),
+    // With a term, both are at most a half; of levels those of larger groups are what matters.
+    ("u4", "zero: u4 per 1x32, scale: f16 per 1x32", &[(Scale, 2048.0), (Correction, 16384.0)]),
+    ("u4", "shift: f16, scale: f16 per 1x32", &[(Scale, 2048.0), (Correction, 16384.0)]),
+    ("u6 - 32", "scale: i8 per 1x16, scale: f16 per 1x256", &[(CoarseScale, 8.0)]),
+    (
+        "u4",
+        "shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256",
+        &[(CoarseScale, 8.0), (CoarseCorrection, 128.0)],
+    ),
 ];
 
 #[test]
 fn short_groups_in_f16_have_a_layout_for_scales_of_a_range() {
     let hopper = target("sm_90a").unwrap();
-    for &(weight, scale, most) in OF_RANGE {
-        let numbers =
-            if scale.contains("zero") { scale.to_owned() } else { format!("scale: {scale}") };
+    for &(weight, numbers, expected) in OF_RANGE {
         let text = |accuracy: &str| {
             format!(
                 "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: f16{accuracy} }}"
@@ -339,12 +346,17 @@ fn short_groups_in_f16_have_a_layout_for_scales_of_a_range() {
         let fast = text("");
         let [any, of_range] = [false, true].map(|of_range| posed(&fast, hopper, of_range));
         assert!(!any.is_of_range(), "{fast}");
-        assert_eq!(of_range.is_of_range(), most.is_some(), "{fast}");
-        assert_eq!(of_range.plan.native == any.plan.native, most.is_none(), "{fast}");
-        if let Some(most) = most {
-            let range = of_range.scale_range().unwrap();
-            assert_eq!(range.most, most, "{fast}");
-            assert_eq!(range.number, of_range.scale.unwrap().number, "{fast}");
+        assert_eq!(of_range.is_of_range(), !expected.is_empty(), "{fast}");
+        assert_eq!(of_range.plan.native == any.plan.native, expected.is_empty(), "{fast}");
+        if !expected.is_empty() {
+            let ranges = of_range.param_ranges();
+            let found: Vec<_> = ranges.iter().map(|(role, range)| (*role, range.most)).collect();
+            assert_eq!(found, expected, "{fast}");
+            for (role, range) in ranges {
+                let mut params = of_range.group_params();
+                let (_, of) = params.find(|(found, _)| *found == role).unwrap();
+                assert_eq!(range.number, of.number, "{fast}");
+            }
             let warp_group = |problem: &Problem| Chosen::of("warp_group", problem, 64).is_ok();
             assert!(warp_group(&of_range) && !warp_group(&any), "{fast}");
         }
@@ -375,7 +387,8 @@ fn powers_of_two_have_a_range_in_bf16() {
                     .unwrap()
             };
             let [any, of_range] = [false, true].map(of);
-            assert_eq!(any.scale_range().map(|range| range.most), most, "{chip}: {text}");
+            let found: Vec<f64> = any.param_ranges().iter().map(|(_, range)| range.most).collect();
+            assert_eq!(found, Vec::from_iter(most), "{chip}: {text}");
             assert!(any.plan == of_range.plan && !of_range.is_of_range(), "{chip}: {text}");
         }
     }

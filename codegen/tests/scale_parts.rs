@@ -1,9 +1,9 @@
-//! Scales and terms of weights in two parts, in every schedule: right on ragged shapes, and nothing that is wrong in them
-//! stays unnoticed.
+//! Scales and terms of weights that have more digits than the operand, in two parts in bf16 and rounded in f16, in every schedule: right on
+//! ragged shapes, and nothing that is wrong in them stays unnoticed.
 
 use crate::kernels::mutation::{Mutation, all_found};
 use crate::kernels::product::RandomProduct;
-use crate::kernels::products::problem;
+use crate::kernels::products::{problem, problem_of_range};
 use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
 use quantloom_codegen::ir::{Binary, Half, Op, Operand, Ternary, verify};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
@@ -12,6 +12,11 @@ use quantloom_codegen::schedule::{Chosen, ParamKind, Problem, choose};
 
 /// A scale of f16 in groups of 32 columns, alone and with a minimum; two levels in groups of 16, and of 32 with a minimum.
 const SCHEMES: [&str; 4] = ["parts", "terms", "levels", "minima"];
+
+/// The product of one of these with x in bf16, and that with x in f16, of a range.
+fn products(scheme: &str, shape: (u32, u32)) -> [Problem; 2] {
+    [problem(scheme, 0, "sm_90a", shape), problem_of_range(scheme, 1, "sm_90a", shape)]
+}
 
 /// What `choose` takes, from one token on: `skinny`, `tile` where N does not fit warp groups, `warp_group`.
 #[test]
@@ -25,13 +30,14 @@ fn chosen_products_are_right() {
             ((41, 392), 33, "tile"),
             ((136, 296), 65, "warp_group"),
         ] {
-            let problem = problem(scheme, 0, "sm_90a", shape);
-            let chosen = choose(&problem, m).unwrap();
-            assert_eq!(chosen.name(), schedule, "{scheme}, {shape:?}, M = {m}");
-            let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
-            let product = RandomProduct::draw(&problem, m as usize, u64::from(m));
-            let report = product.simulate(&kernel, 64, 1);
-            report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
+            for problem in products(scheme, shape) {
+                let chosen = choose(&problem, m).unwrap();
+                assert_eq!(chosen.name(), schedule, "{scheme}, {shape:?}, M = {m}");
+                let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
+                let product = RandomProduct::draw(&problem, m as usize, u64::from(m));
+                let report = product.simulate(&kernel, 64, 1);
+                report.unwrap_or_else(|wrong| panic!("{}, M = {m}: {wrong}", kernel.name));
+            }
         }
     }
 }
@@ -103,9 +109,10 @@ fn many_tokens_take_whole_stages_or_halves() {
 #[test]
 fn weights_and_terms_have_one_unit() {
     for scheme in ["terms", "minima"] {
-        let problem = problem(scheme, 0, "sm_90a", (64, 256));
+        let [problem, in_f16] = products(scheme, (64, 256));
         assert_eq!(problem.scaled_exponent(), problem.correction_exponent(), "{scheme}");
         assert!(problem.scaled_exponent() < problem.plan.dequant.encoding().1 - 16, "{scheme}");
+        assert_eq!([in_f16.scaled_exponent(), in_f16.correction_exponent()], [0, 0], "{scheme}");
     }
 }
 
@@ -155,20 +162,48 @@ const MUTATIONS: &[(&str, &str, Mutation)] = &[
     }),
 ];
 
+/// The same of f16.
+const MUTATIONS_IN_F16: &[(&str, &str, Mutation)] = &[
+    ("the first row of a lane for its second", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, c, .. } = op
+            && *c == Operand::U32(0x3232)
+        {
+            *c = Operand::U32(0x1010);
+        }
+    }),
+    ("weights without a term", "expected", |place, op| {
+        if let Op::Ternary { op: Ternary::FmaPacked(Half::F16), b: Operand::Reg(_), c, .. } = op
+            && place.in_loop
+            && matches!(c, Operand::Reg(_))
+        {
+            *c = Operand::U32(0x8000_8000);
+        }
+    }),
+    ("bytes under another exponent", "expected", |_, op| {
+        if let Op::Ternary { op: Ternary::Permute, b, .. } = op
+            && *b == Operand::U32(0x64)
+        {
+            *b = Operand::U32(0x65);
+        }
+    }),
+];
+
 /// With a single column of x for each token, so that the bound is that of one weight.
 #[test]
 fn mutations_are_found() {
-    for scheme in SCHEMES {
-        let problem = problem(scheme, 0, "sm_90a", (72, 840));
-        let product = RandomProduct::draw(&problem, 16, 21).with_single_columns();
-        let of_warps =
-            WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
-        for chosen in [
-            Chosen::Skinny(SkinnyTile { tokens: 16, ..SKINNY }),
-            Chosen::Tile(TILE),
-            Chosen::WarpGroup(of_warps),
-        ] {
-            all_found(&chosen.write(&problem).unwrap(), &product, MUTATIONS);
+    for (scheme, in_f16) in SCHEMES.into_iter().zip([&[0][..], &[0, 1], &[0, 2], &[0, 1, 2]]) {
+        let of_f16: Vec<_> = in_f16.iter().map(|&at| MUTATIONS_IN_F16[at]).collect();
+        for (problem, mutations) in products(scheme, (72, 840)).iter().zip([MUTATIONS, &of_f16]) {
+            let product = RandomProduct::draw(problem, 16, 21).with_single_columns();
+            let of_warps =
+                WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
+            for chosen in [
+                Chosen::Skinny(SkinnyTile { tokens: 16, ..SKINNY }),
+                Chosen::Tile(TILE),
+                Chosen::WarpGroup(of_warps),
+            ] {
+                all_found(&chosen.write(problem).unwrap(), &product, mutations);
+            }
         }
     }
 }

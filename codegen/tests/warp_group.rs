@@ -3,7 +3,7 @@
 
 use crate::kernels::mutation::mutate;
 use crate::kernels::product::RandomProduct;
-use crate::kernels::products::problem;
+use crate::kernels::products::{problem, problem_of_range};
 use crate::kernels::tiles::WARP_GROUP;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::{Binary, Half, Op, Statement, verify};
@@ -22,8 +22,9 @@ fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
     let any = problem(scheme, activation, "sm_90a", shape);
     // Kernels of weights whose scales are in a range: below 2 they are in the constants of last steps, and in f16 there is
     // no other kernel with scales on weights.
-    let in_range = any.clone().of_scales(!tile.exact);
-    let in_range = Some(in_range).filter(Problem::scales_in_range);
+    let in_range = || problem_of_range(scheme, activation, "sm_90a", shape);
+    let in_range = Some(tile).filter(|tile| !tile.exact).map(|_| in_range());
+    let in_range = in_range.filter(Problem::scales_in_range);
     let any = Some(any).filter(|any| tile.exact || any.half() == Some(Half::Bf16));
     for problem in any.into_iter().chain(in_range) {
         let kernel = tile.build(&problem).unwrap_or_else(|why| panic!("{scheme}: {why}"));
@@ -108,6 +109,15 @@ fn products_are_right() {
         (("minima", 0, (72, 840)), 9, tile(16, 2, 1, 3, 4)),
         (("minima", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("most", 0, (72, 392)), 9, tile(16, 2, 1, 3, 2)),
+        // In f16, of a range.
+        (("short", 1, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("parts", 1, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("terms", 1, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
+        (("terms", 1, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
+        (("levels", 1, (72, 840)), 9, tile(16, 2, 1, 3, 4)),
+        (("levels", 1, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
+        (("minima", 1, (72, 840)), 9, tile(16, 2, 1, 3, 4)),
+        (("minima", 1, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -351,7 +361,7 @@ fn tiles_assemble() {
     let share = Share::new(29, 24);
     let Some(ptxas) = ptxas::find() else { return };
     let mut failed = Vec::new();
-    for (of, scheme) in [
+    let schemes = [
         "sym",
         "halves",
         "asym",
@@ -367,12 +377,12 @@ fn tiles_assemble() {
         "short",
         "parts",
         "terms",
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ];
+    let in_f16 = ["parts", "terms", "levels", "minima"].map(|scheme| (scheme, 1));
+    let all = schemes.map(|scheme| (scheme, 0)).into_iter().chain(in_f16);
+    for (of, (scheme, activation)) in all.enumerate() {
         // Where there are kernels for scales of a range: these.
-        let problem = problem(scheme, 0, "sm_90a", (8192, 8192)).of_scales(true);
+        let problem = problem_of_range(scheme, activation, "sm_90a", (8192, 8192));
         let mut all = WarpGroupTile::candidates(&problem, 256);
         all.retain(|tile| tile.fits(&problem));
         assert!(all.len() >= 8, "{scheme}: {} tiles", all.len());

@@ -52,11 +52,21 @@ pub struct ScaledWeights {
     pub format: FloatFormat,
     /// They are two to this times what they should be.
     pub exponent: i32,
-    /// Whether scales, and terms, are sums of two numbers of the format, the second one rounded, that are multiplied one
-    /// after another.
-    pub in_parts: bool,
-    /// Whether a term, the zero-point correction, is added to each weight, in another rounding.
+    /// How the kernel has scales, and terms.
+    pub scales: ScaleDigits,
+    /// Whether a term, the zero-point correction, is added to each weight: in parts, in another rounding.
     pub adds_term: bool,
+}
+
+/// How a kernel has scales that multiply weights, and terms that are added, in the weights' format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleDigits {
+    /// As they are: scales are numbers of the format.
+    Whole,
+    /// As sums of two numbers of the format, the second one rounded, that are multiplied one after another.
+    InParts,
+    /// Rounded to the format.
+    Rounded,
 }
 
 /// Where the kernels of a product round, by the type of x and M.

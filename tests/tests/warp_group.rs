@@ -10,7 +10,7 @@ use quantloom::runtime::op::{Op as _, Values, bf16, f16};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::experts::Gate;
-use quantloom_dsl::format::{BF16, F16, FloatFormat, Overflow};
+use quantloom_dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::StoredTensors;
 use quantloom_dsl::{ScaleType, Scheme};
@@ -154,52 +154,81 @@ fn short_groups_multiply() {
     }
 }
 
-/// The same beside x in f16, in their own layout if scales are in a range, and in that of exact sums if one is not: codes, numbers, a scale
-/// beside others of 0.5, and whether it is in the range; `None` if there is one layout for all.
-const IN_F16: &[(&str, &str, f64, Option<bool>)] = &[
-    ("u4 - 8", "f16 per 1x32", 4096.0, Some(true)),
-    ("u4 - 8", "f16 per 1x32", -0.000_000_059_604_645, Some(true)),
-    ("u4 - 8", "f16 per 1x32", 8192.0, Some(false)),
-    ("u4 - 8", "bf16 per 1x16", 0.0, Some(true)),
-    ("u4 - 8", "bf16 per 1x16", 0.000_007_629_394_531_25, Some(true)),
-    ("u4 - 8", "bf16 per 1x16", 0.000_003_814_697_265_625, Some(false)),
-    ("u2 - 2", "f16 per 1x32", 1.0, Some(true)),
-    ("u5 - 16", "f16 per 1x16", 1.0, Some(true)),
-    ("e2m1", "e8m0 per 1x32", 2.0, Some(true)),
-    ("e2m1", "e8m0 per 1x32", 4.0, Some(false)),
-    ("e2m1", "e8m0 per 1x32", 0.000_000_029_802_322, Some(true)),
-    ("e2m1", "e8m0 per 1x32", 1e-38, Some(true)),
-    ("e3m2", "e8m0 per 1x32", 0.25, Some(true)),
+/// The same beside x in f16, in their own layout if numbers are in their ranges, and in that of exact sums if one is not: codes, numbers,
+/// one of these beside others of 0.5, and whether it is in its range; `None` if there is one layout for all.
+const IN_F16: &[(&str, &str, Component, f64, Option<bool>)] = &[
+    ("u4 - 8", "scale: f16 per 1x32", SCALE, 4096.0, Some(true)),
+    ("u4 - 8", "scale: f16 per 1x32", SCALE, -0.000_000_059_604_645, Some(true)),
+    ("u4 - 8", "scale: f16 per 1x32", SCALE, 8192.0, Some(false)),
+    ("u4 - 8", "scale: bf16 per 1x16", SCALE, 0.0, Some(true)),
+    ("u4 - 8", "scale: bf16 per 1x16", SCALE, 0.000_007_629_394_531_25, Some(true)),
+    ("u4 - 8", "scale: bf16 per 1x16", SCALE, 0.000_003_814_697_265_625, Some(false)),
+    ("u2 - 2", "scale: f16 per 1x32", SCALE, 1.0, Some(true)),
+    ("u5 - 16", "scale: f16 per 1x16", SCALE, 1.0, Some(true)),
+    ("e2m1", "scale: e8m0 per 1x32", SCALE, 2.0, Some(true)),
+    ("e2m1", "scale: e8m0 per 1x32", SCALE, 4.0, Some(false)),
+    ("e2m1", "scale: e8m0 per 1x32", SCALE, 0.000_000_029_802_322, Some(true)),
+    ("e2m1", "scale: e8m0 per 1x32", SCALE, 1e-38, Some(true)),
+    ("e3m2", "scale: e8m0 per 1x32", SCALE, 0.25, Some(true)),
     // Scales of which f16 has fewer digits, beside weights that it holds.
-    ("e3m2", "e8m0 per 1x32", 0.000_000_014_901_161, Some(true)),
-    ("e3m2", "e8m0 per 1x32", 0.000_000_007_450_580_6, Some(true)),
-    ("e3m2", "e8m0 per 1x32", 0.000_000_000_029_103_83, Some(true)),
+    ("e3m2", "scale: e8m0 per 1x32", SCALE, 0.000_000_014_901_161, Some(true)),
+    ("e3m2", "scale: e8m0 per 1x32", SCALE, 0.000_000_007_450_580_6, Some(true)),
+    ("e3m2", "scale: e8m0 per 1x32", SCALE, 0.000_000_000_029_103_83, Some(true)),
     // Integers are weights of f16 with scales that are none.
-    ("u4 - 8", "e8m0 per 1x32", 0.000_000_029_802_322, Some(false)),
-    ("e2m1", "e4m3 per 1x16", 448.0, None),
-    ("e2m1", "e4m3 per 1x16", -0.001_953_125, None),
+    ("u4 - 8", "scale: e8m0 per 1x32", SCALE, 0.000_000_029_802_322, Some(false)),
+    ("e2m1", "scale: e4m3 per 1x16", SCALE, 448.0, None),
+    ("e2m1", "scale: e4m3 per 1x16", SCALE, -0.001_953_125, None),
+    // More digits than f16 has; below its normal numbers it has fewer.
+    ("u4 - 8", "scale: f32 per 1x32", SCALE, 4095.9, Some(true)),
+    ("u4 - 8", "scale: f32 per 1x32", SCALE, 4096.1, Some(false)),
+    ("u4 - 8", "scale: f32 per 1x32", SCALE, 0.000_061_035_156_25, Some(true)),
+    ("u4 - 8", "scale: f32 per 1x32", SCALE, 0.000_061, Some(false)),
+    // Levels and terms, among them the smallest number of f16.
+    ("u6 - 32", LEVELS, Component::Scale(1), 8.0, Some(true)),
+    ("u6 - 32", LEVELS, Component::Scale(1), -0.000_000_059_604_645, Some(true)),
+    ("u6 - 32", LEVELS, Component::Scale(1), 8.01, Some(false)),
+    ("u4", MINIMA, Component::Shift(1), 128.0, Some(true)),
+    ("u4", MINIMA, Component::Shift(1), 0.000_000_059_604_645, Some(true)),
+    ("u4", MINIMA, Component::Shift(1), -129.0, Some(false)),
+    ("u4", MINIMA, Component::Scale(1), 8.0, Some(true)),
+    ("u4", MINIMA, Component::Scale(1), 9.0, Some(false)),
+    ("u5", "shift: f16 per 1x32, scale: f16 per 1x32", Component::Shift(0), 16384.0, Some(true)),
+    ("u5", "shift: f16 per 1x32, scale: f16 per 1x32", Component::Shift(0), 16400.0, Some(false)),
+    ("u4", "zero: u4 per 1x32, scale: f16 per 1x32", SCALE, 1024.0, Some(true)),
 ];
+const SCALE: Component = Component::Scale(0);
+const LEVELS: &str = "scale: i8 per 1x16, scale: f16 per 1x256";
+const MINIMA: &str = "shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256";
 
-/// A random layer whose scales are 0.5, and `one` in every seventh group.
-fn stored_with(scheme: &Scheme, shape: Shape, one: f64) -> StoredTensors {
+/// A random layer whose floats are 0.5, and `one` in every seventh group of a component.
+fn stored_with(scheme: &Scheme, shape: Shape, of: Component, one: f64) -> StoredTensors {
     let mut codes = draw::layer(scheme, shape, 0);
-    let scales = codes.components.get_mut(&Component::Scale(0)).unwrap();
-    let ScaleType::Number(number) = scheme.scales[0].number else { panic!("{scheme:?}") };
-    let code = |scale| number.encode(scale, Overflow::Special);
-    scales.fill(code(0.5));
-    scales.iter_mut().step_by(7).for_each(|scale| *scale = code(one));
+    for (component, all) in &mut codes.components {
+        let number = match *component {
+            Component::Scale(at) => scheme.scales[usize::from(at)].number,
+            Component::Shift(at) => ScaleType::Number(scheme.shifts[usize::from(at)].number),
+            _ => continue,
+        };
+        let ScaleType::Number(number) = number else { panic!("{scheme:?}") };
+        let code = |number_of: f64| number.encode(number_of, Overflow::Special);
+        if matches!(number, Number::Float(_) | Number::E8m0) {
+            all.fill(code(0.5));
+        }
+        if *component == of {
+            all.iter_mut().step_by(7).for_each(|number| *number = code(one));
+        }
+    }
     pack(scheme, &codes).unwrap()
 }
 
 #[test]
 fn short_groups_in_f16_multiply() {
     let (shape, k) = (Shape::matrix(72, 384), 384);
-    for &(weight, scale, one, in_range) in IN_F16 {
-        let text = format!(
-            "s {{ weight: {weight}, scale: {scale}, pack: u32 [k:* | w, n], activation: f16 }}"
-        );
+    for &(weight, numbers, of, one, in_range) in IN_F16 {
+        let text =
+            format!("s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: f16 }}");
         let scheme = &quantloom_dsl::parse(&text).unwrap();
-        let stored = stored_with(scheme, shape, one);
+        let stored = stored_with(scheme, shape, of, one);
         let stored = |name: &str| stored.get(name).map(Vec::as_slice);
         let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
         let simulator = || Arc::new(Simulator::new("sm_90a").unwrap());
@@ -208,6 +237,11 @@ fn short_groups_in_f16_multiply() {
             GpuWeight::of_stored(simulator(), scheme, shape, &stored).unwrap(),
         ];
         let w = unpacked.decode_rows(0..72);
+        let largest_term = match scheme.shifts.len() {
+            0 => scheme.zero.map_or(0.0, |_| 15.0 * one),
+            1 => one.abs(),
+            _ => 63.0 * one.abs(),
+        };
         for (weight, m) in [(&weights[0], 9), (&weights[1], 1), (&weights[1], 65)] {
             let choice = weight.choice(F16, m as u64).unwrap();
             let parameters = &choice.key.schedule.parameters;
@@ -231,9 +265,12 @@ fn short_groups_in_f16_multiply() {
                 let (sum, sizes, all) = terms.fold((0.0, 0.0, 0.0), |(sum, sizes, all), (x, w)| {
                     (sum + x * w, sizes + (x * w).abs(), all + x.abs())
                 });
-                // A rounding of each weight and of y to 11 digits, and below 2^-14 to multiples of 2^-24; sums in f32.
+                // A rounding of each weight, of its scale and of y to 11 digits, and of each term and a code times a scale that
+                // is as large, and below 2^-14 to multiples of 2^-24; sums in f32.
                 let wrong = (f64::from(*y) - sum).abs();
-                let bound = sizes * (2.0 + 0.1) / 2048.0 + (all + 1.0) / f64::from(1 << 25);
+                let of_terms = all * 4.0 * largest_term;
+                let bound =
+                    (sizes * (3.0 + 0.1) + of_terms) / 2048.0 + (all + 1.0) / f64::from(1 << 25);
                 assert!(wrong <= bound, "{text} {one:e} M = {m}: y[{at}] = {y}, not {sum}");
             }
         }
@@ -334,7 +371,7 @@ fn powers_of_two_multiply_exactly() {
                 "s {{ weight: {weight}, scale: e8m0 per 1x32, pack: u32 [k:* | w, n], activation: bf16 }}"
             );
             let scheme = &quantloom_dsl::parse(&text).unwrap();
-            let stored = stored_with(scheme, shape, one);
+            let stored = stored_with(scheme, shape, SCALE, one);
             let stored = |name: &str| stored.get(name).map(Vec::as_slice);
             let unpacked = Unpacked::new(scheme, shape, &stored).unwrap();
             let simulator = Arc::new(Simulator::new(chip).unwrap());

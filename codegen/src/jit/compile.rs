@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
-use quantloom_runtime::accumulation::{Decoded, ScaledWeights, Sums};
+use quantloom_runtime::accumulation::{Decoded, ScaleDigits, ScaledWeights, Sums};
 use quantloom_runtime::gpu::{
     Alternatives, ChoiceSource, ChosenKernel, Request, Stacked, StackedChoice,
 };
@@ -329,11 +329,15 @@ pub(super) fn choice(
         None => Sums::Lanes,
     };
     let exponent = main.problem.scaled_exponent();
-    let in_parts = plan.scale.in_parts();
-    let adds_term = in_parts && main.problem.correction.is_some();
+    let scales = match plan.scale.parts() {
+        None => ScaleDigits::Whole,
+        Some(1) => ScaleDigits::Rounded,
+        Some(_) => ScaleDigits::InParts,
+    };
+    let adds_term = plan.scale.parts().is_some() && main.problem.correction.is_some();
     let scaled = match plan.dequant.operand.number() {
         Number::Float(format) if rounds => {
-            Some(ScaledWeights { format, exponent, in_parts, adds_term })
+            Some(ScaledWeights { format, exponent, scales, adds_term })
         }
         _ => None,
     };

@@ -21,13 +21,14 @@ use std::sync::Arc;
 use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Accuracy, Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
-    Alternatives, Arrangement, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer, Products,
-    RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
+    Alternatives, Arrangement, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer,
+    ParamRange, Products, RepackKernels, Request, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
 use crate::emit::EmitError;
 use crate::ir::{Kernel, Verified, VerifyErrors};
+use crate::plan::scaled::NumberRange;
 use crate::schedule::transform::{NativeBufferKind, stores};
 use crate::schedule::{Case, Chosen, Measured, Order, Problem, Unscheduled};
 use compile::problem;
@@ -187,13 +188,12 @@ impl Products for Jit {
         Ok(native::parts(&problem(request)?)?)
     }
 
-    fn scale_range(&self, request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
-        let range = problem(request)?.scale_range();
-        Ok(range.map(|range| ScaleRange {
-            number: range.number,
-            least: range.least,
-            most: range.most,
-        }))
+    fn param_ranges(&self, request: &Request<'_>) -> Result<Vec<ParamRange>, Refusal> {
+        let range = |(buffer, range): (BufferRole, NumberRange)| {
+            let NumberRange { number, least, most } = range;
+            ParamRange { buffer, number, least, most }
+        };
+        Ok(problem(request)?.param_ranges().into_iter().map(range).collect())
     }
 
     fn choose(&self, request: &Request<'_>, tokens: u64) -> Result<ChosenKernel, Refusal> {

@@ -8,7 +8,7 @@ use quantloom_dsl::Accuracy;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
     Alternatives, Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest,
-    NativeBuffer, Products, RepackKernels, Request, ScaleRange, Stacked, StackedChoice,
+    NativeBuffer, ParamRange, Products, RepackKernels, Request, Stacked, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
@@ -132,8 +132,8 @@ impl Products for JitWithOverrides {
         Jit.operand_stacked(request, stacked, product, slots)
     }
 
-    fn scale_range(&self, request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
-        Jit.scale_range(request)
+    fn param_ranges(&self, request: &Request<'_>) -> Result<Vec<ParamRange>, Refusal> {
+        Jit.param_ranges(request)
     }
 
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {

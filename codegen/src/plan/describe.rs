@@ -43,6 +43,7 @@ impl fmt::Display for ScalePlan {
         let weight = match self.folded.map(|folded| folded.rounding) {
             Some(WeightRounding::Once) => "the weight, which is rounded",
             Some(WeightRounding::InParts) => "the weight in two parts, and rounded",
+            Some(WeightRounding::Twice) => "the weight, both of which are rounded",
             Some(WeightRounding::Exact) | None => "the weight",
         };
         let level = |(of, elements): (&str, &str), (number, level): (usize, &LevelPlan)| {

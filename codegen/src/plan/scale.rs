@@ -87,8 +87,8 @@ pub struct ScalePlan {
 
 /// Scales that multiply weights during dequantisation. If a scale is as large as the
 /// operand's largest numbers (e8m0 in bf16), larger products are infinite; if a scale is below 2^-124 (e8m0 with e4m3 in
-/// bf16), exact products lose at most 2^-134. In f16 scales of e8m0 and of 16 bits are those of a range
-/// ([`Problem::scale_range`](crate::schedule::Problem::scale_range)), so that no product is infinite; products below 2^-14 are rounded to
+/// bf16), exact products lose at most 2^-134. In f16 scales and terms are those of a range
+/// ([`Problem::param_ranges`](crate::schedule::Problem::param_ranges)), so that no weight is infinite; weights below 2^-14 are rounded to
 /// multiples of 2^-24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldedScale {
@@ -114,6 +114,8 @@ pub enum WeightRounding {
     /// The scale has more digits: it is the sum of two numbers of the operand's type, as is the term that is added to the
     /// weight, if there is one.
     InParts,
+    /// The scale is rounded to the operand's type before, as is the term that is added to the weight, if there is one.
+    Twice,
 }
 
 impl ScalePlan {
@@ -213,9 +215,14 @@ impl ScalePlan {
         if own { 500 * costs(class).half(half).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether these scales, and terms of weights, are sums of two numbers of the operand's type.
-    pub fn in_parts(&self) -> bool {
-        self.folded.is_some_and(|folded| folded.rounding == WeightRounding::InParts)
+    /// Of how many numbers of the operand's type these scales, and terms of weights, are sums, if lanes make such numbers of
+    /// parameters that have more digits; `None` if the parameters are such numbers.
+    pub fn parts(&self) -> Option<u32> {
+        match self.folded?.rounding {
+            WeightRounding::Exact | WeightRounding::Once => None,
+            WeightRounding::InParts => Some(2),
+            WeightRounding::Twice => Some(1),
+        }
     }
 
     /// Whether static scales of all of x are part of the per-channel scale: the product's instruction reads the other
@@ -312,8 +319,8 @@ impl FoldedScale {
         (fits && held).then_some(Self { rounding, columns, exponent, exponent_deficit })
     }
 
-    /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. In f16 those of one
-    /// parameter of 16 bits or of e8m0, if they are known to be no larger than it takes. `None` unless groups are
+    /// Scales in bf16, which has the range of f32: what underflows in a product is as small as in f32. In f16 those that are
+    /// known to be no larger than it takes. `None` unless groups are
     /// shorter than a chunk, or in bf16 short ([`SHORT`]), and the operand holds all codes. `scale` is the only parameter of w along
     /// K, if there is only one, and `largest` no less than any scale.
     fn rounded(
@@ -324,18 +331,18 @@ impl FoldedScale {
         let (add, decoded) = dequant.encoding();
         let held = !dequant.rounds() && add == 0;
         if dequant.operand == OperandType::F16 {
-            let one = match scale {
-                Some(NUMBER_F16 | NUMBER_BF16) => true,
+            let rounding = match scale {
+                Some(NUMBER_F16 | NUMBER_BF16) => WeightRounding::Once,
                 // A scale below f16's smallest number is 0: then all its weights are to be less than half of that.
-                Some(Number::E8m0) => dequant.largest() <= 1.0,
-                _ => false,
+                Some(Number::E8m0) if dequant.largest() <= 1.0 => WeightRounding::Once,
+                Some(Number::E8m0) => return None,
+                _ => WeightRounding::Twice,
             };
             // Weights are as they should be: smaller ones would lose digits.
-            let (rounding, exponent_deficit) = (WeightRounding::Once, decoded);
-            let this = Self { rounding, columns, exponent: None, exponent_deficit };
+            let this = Self { rounding, columns, exponent: None, exponent_deficit: decoded };
             // Scales make good what decoding leaves codes too small; too large ones would leave them too small themselves.
             let held = held && decoded <= 0;
-            return (lanes.in_range && one && in_chunk && held).then_some(this);
+            return (lanes.in_range && in_chunk && held).then_some(this);
         }
         let short = in_chunk || lanes.chunk.is_some() && columns <= SHORT;
         let held = held && dequant.operand == OperandType::Bf16;

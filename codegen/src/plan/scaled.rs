@@ -7,16 +7,16 @@
 
 use std::collections::BTreeSet;
 
-use quantloom_dsl::format::{Number, Overflow};
+use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, Number, Overflow};
 
 use super::sequence::Sequence;
 use super::step::{Arg, Step};
 use crate::target::Half;
 
-/// Scales of a range: those that a sequence's constants take, or that leave weights in the type's range.
+/// Numbers of a range: scales that a sequence's constants take, or scales and terms that leave weights in the type's range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ScaleRange {
-    /// The type of scales, as products read them.
+pub struct NumberRange {
+    /// Their type, as products read them.
     pub number: Number,
     /// The largest magnitude: larger ones make constants, or weights, infinite.
     pub most: f64,
@@ -25,9 +25,24 @@ pub struct ScaleRange {
     pub least: f64,
 }
 
+impl NumberRange {
+    /// Numbers of a type up to this size that f16 takes: rounded to it, which loses no digits below its smallest number.
+    pub fn of_f16(number: Number, most: f64) -> Self {
+        let least = match number {
+            Number::E8m0 => number.decode(0),
+            NUMBER_F16 => number.decode(1),
+            // Seven digits below the leading one.
+            NUMBER_BF16 => 2f64.powi(-17),
+            // Below the smallest normal number fewer digits are left.
+            _ => 2f64.powi(-14),
+        };
+        Self { number, most: most.log2().floor().exp2(), least }
+    }
+}
+
 impl Sequence {
     /// The scales that the last steps can multiply with; `None` if they cannot.
-    pub fn scale_range(&self) -> Option<ScaleRange> {
+    pub fn scale_range(&self) -> Option<NumberRange> {
         let constants = self.outputs.iter().map(|output| self.constants_of(self.step_of(output)?));
         let constants: Vec<(Half, [u32; 2])> = constants.collect::<Option<_>>()?;
         let &(half, _) = constants.first()?;
@@ -42,7 +57,7 @@ impl Sequence {
         let normal = 2f64.powi(1 - format.bias());
         let most = format.max() / values.iter().copied().fold(1.0, f64::max);
         let smallest = values.into_iter().filter(|&value| value > 0.0).fold(1.0, f64::min);
-        Some(ScaleRange { number: half.number(), most, least: normal / smallest })
+        Some(NumberRange { number: half.number(), most, least: normal / smallest })
     }
 
     /// How many products of constants of last steps with scales there are in a group, if a lane has so many rows, whose
@@ -58,7 +73,7 @@ impl Sequence {
         all.into_iter().flatten().flatten().collect::<BTreeSet<_>>().len()
     }
 
-    /// The sequence whose elements are multiplied with a scale, a number of [`ScaleRange::number`] given as bits.
+    /// The sequence whose elements are multiplied with a scale, a number of [`NumberRange::number`] given as bits.
     /// `None` if it takes no scale.
     pub fn times(&self, scale: u32) -> Option<Self> {
         let Number::Float(format) = self.scale_range()?.number else { return None };

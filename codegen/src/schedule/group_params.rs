@@ -454,9 +454,14 @@ impl LaneNumbers {
         self.of.values(b, rows, (&self.words, self.shift), place, exponent)
     }
 
-    /// The integers, of a byte, of a lane's first and last row in a group: each the bits of a 16-bit float, and a constant that
-    /// integers are too large.
-    pub(super) fn bytes_of_rows(&self, b: &mut Builder, rows: u32, place: u32) -> (Operand, u32) {
+    /// The integers, of a byte, of a lane's first and last row in a group: each the bits of a 16-bit float with this upper byte,
+    /// and a constant that integers are too large.
+    pub(super) fn bytes_of_rows(
+        &self,
+        b: &mut Builder,
+        rows: u32,
+        (place, upper): (u32, u32),
+    ) -> (Operand, u32) {
         let [(word, first), (_, last)] = [0, rows - 1].map(|row| self.of.place(rows, place, row));
         let word = shifted(b, self.words[word], self.shift);
         let (word, more) = match self.of.number {
@@ -464,7 +469,7 @@ impl LaneNumbers {
             _ => (word, 0),
         };
         let select = 0x4040 | (first / 8) | ((last / 8) << 8);
-        (b.ternary(Ternary::Permute, word, 0u32, select), more)
+        (b.ternary(Ternary::Permute, word, upper, select), more)
     }
 }
 

@@ -25,7 +25,8 @@ use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::WeightRounding;
-use crate::plan::scaled::ScaleRange;
+use crate::plan::scaled::NumberRange;
+use crate::plan::sequence::Sequence;
 use crate::plan::{OperandType, Plan};
 use crate::target::{Feature, Target};
 
@@ -68,7 +69,7 @@ pub struct Problem {
     /// The mapping to the plan's own instruction. The layout of group parameters follows from its
     /// k-tile, and schedules use it unless they choose another one.
     pub mapping: Mapping,
-    /// Whether all scales are in [`Self::scale_range`]. In bf16 they multiply the constants of last dequantisation steps
+    /// Whether all numbers are in [`Self::param_ranges`]. In bf16 scales multiply the constants of last dequantisation steps
     /// then, where they multiply weights, or stand for their power of two.
     scales_in_range: bool,
     /// The same product as warp groups multiply it, where these read x in another type or order.
@@ -91,7 +92,7 @@ impl Problem {
         Self::in_layout(scheme, activation, target, (shape, false))
     }
 
-    /// The same of a weight in the layout for scales that are all in [`Self::scale_range`] (`of_range`), where the layout
+    /// The same of a weight in the layout for numbers that are all in [`Self::param_ranges`] (`of_range`), where the layout
     /// depends on that, or in the layout for any.
     ///
     /// # Errors
@@ -242,66 +243,92 @@ impl Problem {
         Ok(self.changed(|problem| problem.output = output))
     }
 
-    /// The same product of a weight of which all scales are in [`Self::scale_range`], or of any.
+    /// The same product of a weight of which all numbers are in [`Self::param_ranges`], or of any.
     #[must_use]
     pub fn of_scales(self, in_range: bool) -> Self {
-        let in_range = in_range && self.scale_range().is_some();
+        let in_range = in_range && !self.param_ranges().is_empty();
         self.changed(|problem| problem.scales_in_range = in_range)
     }
 
-    /// Whether all scales are in [`Self::scale_range`].
+    /// Whether all numbers are in [`Self::param_ranges`].
     pub fn scales_in_range(&self) -> bool {
         self.scales_in_range
     }
 
-    /// The scales that multiply weights in a faster way than others; `None` if there is none:
+    /// The numbers of buffers that multiply weights, or are added to them, in a faster way than others; none if there is none:
     /// - in bf16 powers of two stand for the power of two of last dequantisation steps ([`Self::power_of_range`]);
     ///
-    /// and of scales that multiply weights in a way that rounds them once:
+    /// and of scales that multiply weights in a way that rounds these:
     /// - in bf16 the constants of last dequantisation steps take them, unless zero points are in the constants;
-    /// - in f16 weights times scales are no larger than its numbers, nor are scales that make good what decoding leaves codes too
-    ///   small. (None is too small: the product of an integer and a number of f16 is a multiple of its smallest number.)
-    pub fn scale_range(&self) -> Option<ScaleRange> {
+    /// - in f16 weights are no larger than its numbers, nor are scales that make good what decoding leaves codes too
+    ///   small. (None is too small: the product of integers and a number of f16 is a multiple of its smallest number.)
+    pub fn param_ranges(&self) -> Vec<(BufferRole, NumberRange)> {
         let own = self.of_warp_groups();
+        let of_scales = |range| vec![(BufferRole::Scale, range)];
         if let Some(power) = [self, own].into_iter().filter_map(Self::power_of_range).max() {
             let number = Number::E8m0;
             let most = 2f64.powi(BF16.max().log2().floor() as i32 - power);
-            return Some(ScaleRange { number, most, least: number.decode(0) });
+            return of_scales(NumberRange { number, most, least: number.decode(0) });
         }
         let by_plan = own.plan.scale.rounds_weights();
         let may = own.may_round() && !own.scales_of_x_along_k();
         let by_choice = self.target().has(Feature::Wgmma) && own.scales_sums() && may;
-        let (half, number) = (own.half()?, own.scale?.number);
-        if !by_plan && (!by_choice || number != half.number()) {
-            return None;
+        let (Some(half), Some(scale)) = (own.half(), own.scale) else { return Vec::new() };
+        if !by_plan && (!by_choice || scale.number != half.number()) {
+            return Vec::new();
         }
         match half {
-            Half::Bf16 if number == NUMBER_BF16 && own.zero.is_none() => {
-                own.plan.dequant.stages.last()?.scale_range()
+            Half::Bf16 if scale.number == NUMBER_BF16 && own.zero.is_none() => {
+                let range = own.plan.dequant.stages.last().and_then(Sequence::scale_range);
+                range.map_or(Vec::new(), of_scales)
             }
+            Half::Bf16 => Vec::new(),
+            Half::F16 if by_plan => own.ranges_of_f16(),
             Half::F16 => {
-                let largest = match by_plan {
-                    true => {
-                        let (low, high) = own.plan.dequant.weight.range();
-                        low.abs().max(high.abs()).max(1.0)
-                    }
-                    false => own.largest_weight()?,
-                };
-                let (_, exponent) = own.plan.dequant.encoding();
-                let most = (F16.max() / largest).min(F16.max() * 2f64.powi(exponent));
-                let least = match number {
-                    Number::E8m0 => number.decode(0),
-                    // Smaller ones have digits below the smallest number of f16.
-                    NUMBER_BF16 => 2f64.powi(-17),
-                    number => number.decode(1),
-                };
-                Some(ScaleRange { number, most: most.log2().floor().exp2(), least })
+                let range = |largest| NumberRange::of_f16(scale.number, own.most_scale(largest));
+                own.largest_weight().map(range).map_or(Vec::new(), of_scales)
             }
-            Half::Bf16 => None,
         }
     }
 
-    /// The power of two of last dequantisation steps that scales in [`Self::scale_range`] stand for: of powers of two, which multiply
+    /// The same of f16, if the plan multiplies weights with scales: with a term, both are at most half of what f16 takes.
+    fn ranges_of_f16(&self) -> Vec<(BufferRole, NumberRange)> {
+        let terms = if self.correction.is_some() { 2.0 } else { 1.0 };
+        let (low, high) = self.plan.dequant.weight.range();
+        let largest = low.abs().max(high.abs()).max(1.0);
+        let of = |(role, finest): (_, Option<GroupParams>), (of_coarse, coarse), most: f64| {
+            let finest = finest?;
+            let coarse: Option<GroupParams> = coarse;
+            Some(match coarse {
+                Some(coarse) => {
+                    let integers = finest.number.max().max(-finest.number.min());
+                    (of_coarse, NumberRange::of_f16(coarse.number, most / integers))
+                }
+                None => (role, NumberRange::of_f16(finest.number, most)),
+            })
+        };
+        let scale = of(
+            (BufferRole::Scale, self.scale),
+            (BufferRole::CoarseScale, self.coarse_scale),
+            self.most_scale(terms * largest),
+        );
+        let term = of(
+            (BufferRole::Correction, self.correction),
+            (BufferRole::CoarseCorrection, self.coarse_correction),
+            F16.max() / terms,
+        );
+        // The digits that a small term lacks are small beside weights of scales that lack none.
+        let term = term.map(|(role, range)| (role, NumberRange { least: 0.0, ..range }));
+        scale.into_iter().chain(term).collect()
+    }
+
+    /// The largest scale that f16 takes, and with which a number of this size is one of f16.
+    fn most_scale(&self, largest: f64) -> f64 {
+        let (_, exponent) = self.plan.dequant.encoding();
+        (F16.max() / largest).min(F16.max() * 2f64.powi(exponent))
+    }
+
+    /// The power of two of last dequantisation steps that scales in [`Self::param_ranges`] stand for: of powers of two, which multiply
     /// weights exactly. Larger ones are multiplied separately, since their products with it are beyond bf16.
     pub fn power_of_range(&self) -> Option<i32> {
         let folded = self.plan.scale.folded?;
@@ -313,7 +340,7 @@ impl Problem {
         power.filter(|&power| power > 0)
     }
 
-    /// Whether the layout is that for scales in [`Self::scale_range`] alone.
+    /// Whether the layout is that for numbers in [`Self::param_ranges`] alone.
     pub fn is_of_range(&self) -> bool {
         self.plan.scale.is_of_range(&self.plan.dequant)
     }
@@ -333,7 +360,7 @@ impl Problem {
     }
 
     /// Whether all scales of groups can multiply weights, with one rounding. bf16 has the range of f32, so that no
-    /// scaled weight overflows, and what underflows is as small as in f32; f16 takes those of [`Self::scale_range`].
+    /// scaled weight overflows, and what underflows is as small as in f32; f16 takes those of [`Self::param_ranges`].
     pub(super) fn may_scale_weights(&self) -> bool {
         let taken = |scale: GroupParams| match self.half() {
             Some(Half::Bf16) => scale.number == NUMBER_BF16,

@@ -79,7 +79,7 @@ impl WeightParams {
         };
         let scale = scale.map(|scale| GroupParams { of_weights: on_weights, ..scale });
         let (add, _) = plan.dequant.encoding();
-        // Where scales multiply weights in parts, zero points are in the term that is added.
+        // Where scales multiply weights with a term, zero points are in the term that is added.
         let zero = scheme.zero.filter(|_| plan.scale.folded.is_none());
         let zero = zero.and_then(|zero| subtracted_zeros(&zero, plan, (add, k_tile)));
         let adds = correction_terms(plan, zero.as_ref()).needed(scheme);
@@ -87,8 +87,8 @@ impl WeightParams {
         let correction = GroupParams::computed(ParamKind::ZeroPointCorrection, columns);
         let of_weights = plan.scale.folded.is_some();
         let correction = adds.then_some(GroupParams { of_weights, ..correction });
-        let in_parts = plan.scale.folded.filter(|_| plan.scale.in_parts());
-        let groups = in_parts.map(|folded| (folded.columns, k_tile));
+        let made = plan.scale.folded.filter(|_| plan.scale.parts().is_some());
+        let groups = made.map(|folded| (folded.columns, k_tile));
         let computed = scale.filter(|scale| scale.kind == ParamKind::Scale);
         let levels =
             groups.zip(computed).and_then(|(groups, _)| StoredLevels::of_scales(scheme, groups));

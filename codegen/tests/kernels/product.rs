@@ -293,7 +293,7 @@ impl RandomProduct {
         let format = format(self.problem.output);
         let smallest = format.decode(1) / 2.0;
         let weight = &self.problem.plan.dequant.weight;
-        let in_parts = self.problem.plan.scale.in_parts();
+        let parts = self.problem.plan.scale.parts();
         let mut all = Vec::new();
         for token in 0..self.m {
             for row in 0..n {
@@ -310,6 +310,10 @@ impl RandomProduct {
                     size += x.abs() * (scaled.abs() + added.abs());
                 }
                 let rounding = operand.epsilon() / 2.0;
+                if self.single_columns && parts == Some(1) {
+                    all.push((sum, rounding * (2.0 + rounding) * size));
+                    continue;
+                }
                 if self.single_columns {
                     // With e = rounding, and a term: the first part is within 2 e of `size` of the weight, and loses e
                     // of itself, as their sum does; the second one and the low parts lose 4 e e (1 + e) of `size`.
@@ -318,10 +322,12 @@ impl RandomProduct {
                     all.push((sum, rounding * (roundings * sum.abs() + parts * rounding * size)));
                     continue;
                 }
-                let of_weights = match (self.scaled_weights, in_parts) {
+                let of_weights = match (self.scaled_weights, parts) {
                     (false, _) => 0.0,
-                    (true, false) => rounding,
-                    (true, true) => {
+                    (true, None) => rounding,
+                    // Scales and terms are rounded before.
+                    (true, Some(1)) => rounding * (2.0 + rounding),
+                    (true, Some(_)) => {
                         let roundings = if self.terms.is_some() { 2.0 } else { 1.0 };
                         roundings * rounding * (1.0 + 8.0 * rounding)
                     }

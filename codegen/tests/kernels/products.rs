@@ -35,11 +35,11 @@ pub const SCHEMES: &[(&str, &str)] = &[
     ),
     (
         "parts",
-        "parts { weight: u4 - 8, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 }",
+        "parts { weight: u4 - 8, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
     ),
     (
         "terms",
-        "terms { weight: u4, shift: f16, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 }",
+        "terms { weight: u4, shift: f16, scale: f16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
     ),
     (
         "three",
@@ -59,12 +59,13 @@ pub const SCHEMES: &[(&str, &str)] = &[
     ),
     (
         "levels",
-        "levels { weight: u6 - 32, scale: i8 per 1x16, scale: f16 per 1x256, pack: u32 [k:* | w, n], activation: bf16 }",
+        "levels { weight: u6 - 32, scale: i8 per 1x16, scale: f16 per 1x256, pack: u32 [k:* | w, n], \
+         activation: bf16 | f16 }",
     ),
     (
         "minima",
         "minima { weight: u4, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256, \
-         pack: u32 [k:8 | k, n], activation: bf16 }",
+         pack: u32 [k:8 | k, n], activation: bf16 | f16 }",
     ),
     (
         "most",
@@ -116,10 +117,19 @@ pub const SCHEMES: &[(&str, &str)] = &[
 
 /// The product of a scheme above with its activation of this number.
 pub fn problem(scheme: &str, activation: usize, sm: &str, shape: (u32, u32)) -> Problem {
+    in_layout((scheme, activation), sm, (shape, false))
+}
+
+/// The same of a weight whose numbers are all in the ranges that have faster kernels, in the layout for these.
+pub fn problem_of_range(scheme: &str, activation: usize, sm: &str, shape: (u32, u32)) -> Problem {
+    in_layout((scheme, activation), sm, (shape, true)).of_scales(true)
+}
+
+fn in_layout((scheme, activation): (&str, usize), sm: &str, of: ((u32, u32), bool)) -> Problem {
     let text = SCHEMES.iter().find(|(name, _)| *name == scheme).unwrap().1;
     let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
     let activation = scheme.activations[activation].clone();
-    Problem::new(&scheme, &activation, target(sm).unwrap(), shape).unwrap()
+    Problem::in_layout(&scheme, &activation, target(sm).unwrap(), of).unwrap()
 }
 
 /// The catalogue, from its declarations.

@@ -55,8 +55,8 @@ pub use plan::{
     LaunchPlan, LaunchStep, PlanBuffer, PlanFault, PlanLaunch, ProductPlan, WorkspaceBytes,
 };
 pub use products::{
-    Alternatives, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, Products,
-    RepackKernels, Request, ScaleRange, Stacked, StackedChoice, Trusted,
+    Alternatives, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, ParamRange, Products,
+    RepackKernels, Request, Stacked, StackedChoice, Trusted,
 };
 pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;

@@ -30,17 +30,19 @@ pub struct Request<'a> {
     pub k: u64,
     /// Columns of x.
     pub x_columns: u64,
-    /// Whether all numbers of the weight's [`BufferRole::Scale`] are in [`Products::scale_range`].
+    /// Whether all numbers of the weight's buffers are in their [`Products::param_ranges`].
     pub scales_in_range: bool,
-    /// Whether the weight's constant buffers are, or are to be, those for scales in that range alone, where the source has others
+    /// Whether the weight's constant buffers are, or are to be, those for numbers in these ranges alone, where the source has others
     /// for any.
     pub layout_of_range: bool,
 }
 
-/// Numbers of scales for which a source has faster kernels: 0 and magnitudes from `least` to `most`.
+/// Scales, or zero-point corrections, for which a source has faster kernels: 0 and magnitudes from `least` to `most`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ScaleRange {
-    /// The type of the scales in their buffer: of 16 bits, or powers of two of 8.
+pub struct ParamRange {
+    /// Their buffer.
+    pub buffer: BufferRole,
+    /// Their type: a float of 8, 16 or 32 bits, or powers of two of 8.
     pub number: Number,
     /// The least magnitude besides 0, a number of the type.
     pub least: f64,
@@ -48,24 +50,31 @@ pub struct ScaleRange {
     pub most: f64,
 }
 
-impl ScaleRange {
-    /// Whether all numbers of a scale buffer are in the range.
+impl ParamRange {
+    /// Whether all numbers of the buffer, as bytes, are in the range.
     pub fn holds(&self, bytes: &[u8]) -> bool {
         // Magnitudes are in the order of their codes.
         let [least, most] =
             [self.least, self.most].map(|number| self.number.encode(number, Overflow::Special));
         let held = |code: u32| (least..=most).contains(&code);
-        match self.number {
-            Number::E8m0 => bytes.iter().all(|&code| held(code.into())),
-            Number::Float(format) if format.bits() == 16 => {
-                let (numbers, rest) = bytes.as_chunks::<2>();
-                let magnitude = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes)) & 0x7fff;
-                let mut magnitudes = numbers.iter().map(magnitude);
-                rest.is_empty() && magnitudes.all(|magnitude| magnitude == 0 || held(magnitude))
-            }
+        let Number::Float(format) = self.number else {
+            return self.number == Number::E8m0 && bytes.iter().all(|&code| held(code.into()));
+        };
+        let magnitudes = (1u32 << (format.bits() - 1)) - 1;
+        let held = |code: u32| code & magnitudes == 0 || held(code & magnitudes);
+        match format.bits() {
+            8 => bytes.iter().all(|&code| held(code.into())),
+            16 => all_numbers(bytes, |number| held(u16::from_le_bytes(number).into())),
+            32 => all_numbers(bytes, |number| held(u32::from_le_bytes(number))),
             _ => false,
         }
     }
+}
+
+/// Whether bytes are whole numbers that are all held.
+fn all_numbers<const BYTES: usize>(bytes: &[u8], held: impl Fn([u8; BYTES]) -> bool) -> bool {
+    let (numbers, rest) = bytes.as_chunks::<BYTES>();
+    rest.is_empty() && numbers.iter().all(|&number| held(number))
 }
 
 /// An expert layer whose M is not known yet.
@@ -255,13 +264,13 @@ pub trait Products: KernelSource {
     /// Why no kernel of the source computes it.
     fn native(&self, request: &Request<'_>) -> Result<Vec<NativeBuffer>, Refusal>;
 
-    /// The scales of the product's [`BufferRole::Scale`] for which the source has faster kernels than for others; `None` if
-    /// there are none. A request says whether a weight's are in it.
+    /// The numbers of the product's buffers for which the source has faster kernels than for others; none if it has no such
+    /// kernels. A request says whether a weight's numbers are in all of these.
     ///
     /// # Errors
     /// Why no kernel of the source computes it.
-    fn scale_range(&self, _request: &Request<'_>) -> Result<Option<ScaleRange>, Refusal> {
-        Ok(None)
+    fn param_ranges(&self, _request: &Request<'_>) -> Result<Vec<ParamRange>, Refusal> {
+        Ok(Vec::new())
     }
 
     /// The kernel for M tokens.
@@ -476,18 +485,18 @@ impl Trusted {
 
 #[cfg(test)]
 mod tests {
-    use quantloom_dsl::format::{BF16, NUMBER_BF16, NUMBER_F16, NUMBER_F32};
+    use quantloom_dsl::format::{BF16, E4M3, NUMBER_BF16, NUMBER_F16, NUMBER_F32};
 
     use super::*;
 
     #[test]
     fn a_range_holds_zeros_and_its_ends_alone() {
-        let range = ScaleRange { number: NUMBER_BF16, least: 2f64.powi(-123), most: 1.9921875 };
+        let (least, most) = (2f64.powi(-123), 1.9921875);
+        let range = ParamRange { buffer: BufferRole::Scale, number: NUMBER_BF16, least, most };
         let bytes = |values: &[f64]| -> Vec<u8> {
             let code = |&value: &f64| BF16.encode(value, Overflow::Special) as u16;
             values.iter().map(code).flat_map(u16::to_le_bytes).collect()
         };
-        let (least, most) = (range.least, range.most);
         assert!(range.holds(&bytes(&[0.0, -0.0, least, -least, 1.0, most, -most])));
         assert!(range.holds(&[]));
         for beyond in [2.0, -2.0, least / 2.0, 2f64.powi(-133), f64::INFINITY, f64::NAN] {
@@ -495,12 +504,20 @@ mod tests {
         }
         // Half a number; numbers of another size.
         assert!(!range.holds(&bytes(&[1.0])[..1]));
-        let wide = ScaleRange { number: NUMBER_F32, ..range };
-        assert!(!wide.holds(&1f32.to_le_bytes()));
+        let wide = ParamRange { number: NUMBER_F32, ..range };
+        assert!([1f32, -0.0, -1.9921875].iter().all(|number| wide.holds(&number.to_le_bytes())));
+        let wider = [1.9921876f32, f32::NAN, f32::NEG_INFINITY, f32::from_bits(1)];
+        assert!(wider.iter().all(|number| !wide.holds(&number.to_le_bytes())));
+        assert!(!wide.holds(&1f32.to_le_bytes()[..3]));
+        let small = ParamRange { number: Number::Float(E4M3), least: 2f64.powi(-9), ..range };
+        // 1.875, -0, the smallest number; 2; NaN.
+        assert!(small.holds(&[0x3f, 0x80, 1]) && !small.holds(&[0x40]) && !small.holds(&[0x7f]));
         // Powers of two: 255 is none.
-        let powers = ScaleRange { number: Number::E8m0, least: 2f64.powi(-127), most: 2.0 };
+        let (least, most) = (2f64.powi(-127), 2.0);
+        let powers = ParamRange { number: Number::E8m0, least, most, ..range };
         assert!(powers.holds(&[0, 127, 128]) && !powers.holds(&[0, 129]) && !powers.holds(&[255]));
-        let half = ScaleRange { number: NUMBER_F16, least: 2f64.powi(-14), most: 1.0 };
+        let (least, most) = (2f64.powi(-14), 1.0);
+        let half = ParamRange { number: NUMBER_F16, least, most, ..range };
         assert!(half.holds(&0x3c00u16.to_le_bytes()) && !half.holds(&0x3c01u16.to_le_bytes()));
     }
 }

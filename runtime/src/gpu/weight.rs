@@ -16,7 +16,7 @@ use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 use super::executor::Executor;
 use super::native::NativeBuffer;
 use super::plan::ProductPlan;
-use super::products::{ChosenKernel, Request};
+use super::products::{ChosenKernel, ParamRange, Request};
 use super::saved::buffer_name;
 use super::static_inputs::StaticInputs;
 use super::stored::{Filled, Repacker, packed};
@@ -50,7 +50,7 @@ pub(super) struct PreparedProduct<E: Executor> {
     pub(super) order: Option<Arc<Order<E::Memory>>>,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
-    /// Whether all scales are in the source's range, and the constant buffers those for such scales
+    /// Whether all numbers are in the source's ranges, and the constant buffers those for such numbers
     /// ([`Request::scales_in_range`], [`Request::layout_of_range`]).
     pub(super) scales_in_range: bool,
     /// Products of several types share the buffers that are alike.
@@ -67,6 +67,18 @@ impl<E: Executor> PreparedProduct<E> {
     /// Columns of w in the order of the product, if they have one.
     fn columns(&self) -> Option<u64> {
         self.order.as_ref().map(|order| order.columns)
+    }
+
+    /// Whether all numbers of its buffers are in these ranges.
+    fn is_in(&self, ranges: &[ParamRange], executor: &E) -> Result<bool, ProductError> {
+        for range in ranges {
+            let part = self.parts.iter().find(|part| part.native.role == range.buffer);
+            let Some(part) = part else { return Ok(false) };
+            if !range.holds(&executor.download(&part.memory).map_err(Into::into)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Forgets which kernels were chosen, so that the source is asked again.
@@ -149,7 +161,7 @@ struct Preparing<'f, E: Executor, F> {
 }
 
 impl<E: Executor, F: Filling<E::Memory>> Preparing<'_, E, F> {
-    /// The product of a type of x: in the layout for scales in the source's range if there is one and they are, else in that for any.
+    /// The product of a type of x: in the layout for numbers in the source's ranges if there is one and they are, else in that for any.
     /// The inner error is the source's refusal.
     fn product(
         &mut self,
@@ -164,16 +176,12 @@ impl<E: Executor, F: Filling<E::Memory>> Preparing<'_, E, F> {
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let request = Request { k: product.columns().unwrap_or(request.k), ..request };
-            match executor.source().scale_range(&request)? {
-                None => return Ok(Ok(product)),
-                Some(range) => {
-                    let mut parts = product.parts.iter();
-                    let scales = parts.find(|of| of.native.role == BufferRole::Scale);
-                    let bytes = scales.map(|of| executor.download(&of.memory)).transpose();
-                    if bytes.map_err(Into::into)?.is_some_and(|bytes| range.holds(&bytes)) {
-                        return Ok(Ok(PreparedProduct { scales_in_range: true, ..product }));
-                    }
-                }
+            let ranges = executor.source().param_ranges(&request)?;
+            if ranges.is_empty() {
+                return Ok(Ok(product));
+            }
+            if product.is_in(&ranges, executor)? {
+                return Ok(Ok(PreparedProduct { scales_in_range: true, ..product }));
             }
             spare = product.parts;
         }

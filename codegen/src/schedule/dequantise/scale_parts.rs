@@ -1,6 +1,6 @@
-//! Scales and terms with more digits than the operand has, as sums of two numbers of the operand.
+//! Scales and terms with more digits than the operand has: in bf16 as sums of two numbers, in f16 rounded.
 //!
-//! A number n of f32 is high + low: high has the leading 8 digits of n, which are a bf16, and low is the rest, rounded to
+//! **bf16.** A number n of f32 is high + low: high has the leading 8 digits of n, which are a bf16, and low is the rest, rounded to
 //! bf16. A decoded value v is a number of bf16 as well. The weight v s is `fma(v, high, v low)`: one rounding of the
 //! weight, and errors of v low, which is less than 2^-7 of the weight. With a term m, v s + m is
 //! `fma(v, s high, m high) + fma(v, s low, m low)`: two roundings of that kind. The bound of products
@@ -10,15 +10,19 @@
 //! the high part is the product with the leading digits, rounded, and the low part what that lacks, which is a number of bf16, plus the
 //! product with the rest.
 //!
-//! The parts of a group are computed where its first weight is, so that few registers hold them at once.
+//! **f16** has 11 digits, so that a rounded scale s and a rounded term m lose less than bf16 loses of a weight: the weight is
+//! `fma(v, s, m)`, which rounds once more. An integer of a byte is the f16 whose last digits are its bits, less that f16 without
+//! them; the product with a number of 16 bits rounds once, for both rows of a lane.
+//!
+//! The numbers of a group are computed where its first weight is, so that few registers hold them at once.
 
 use std::collections::BTreeMap;
 
 use super::scales::LaneGroups;
-use super::{NOTHING, ONES, fused, in_both_halves};
+use super::{NOTHING, ONES, difference, fused, in_both_halves};
 use crate::ir::{Binary, Builder, Half, Operand, Ternary, Unary};
 use crate::plan::step::Step;
-use crate::schedule::group_params::{LaneLevels, ParamKind};
+use crate::schedule::group_params::{LaneLevels, LaneNumbers, ParamKind};
 use crate::schedule::mapping::MainLoop;
 use quantloom_dsl::format::NUMBER_BF16;
 use quantloom_dsl::layout::Component;
@@ -27,9 +31,14 @@ use quantloom_dsl::layout::Component;
 const LARGEST: i32 = 127;
 const BYTES: i32 = LARGEST - 133;
 
+/// The upper byte of the f16 whose last digits are units: 1024.
+const UNITS: (u32, f64) = (0x64, 1024.0);
+
 /// The scales of a lane's rows in parts, and the terms that are added to weights.
 pub(in crate::schedule) struct ScaleParts {
     half: Half,
+    /// Numbers that a scale, or a term, is the sum of.
+    parts: u32,
     /// Rows of a lane.
     rows: u32,
     scale: Levels,
@@ -51,11 +60,11 @@ struct Levels {
     coarse: Option<RowFactors>,
 }
 
-/// Numbers of a lane's two rows as sums of two numbers, the rows' side by side.
+/// Numbers of a lane's two rows, the rows' side by side, as sums of two numbers or as they are.
 #[derive(Clone, Copy)]
 struct RowFactors {
     high: Operand,
-    low: Operand,
+    low: Option<Operand>,
 }
 
 /// What a row multiplies and adds in a group.
@@ -76,26 +85,28 @@ struct Parts {
 impl ScaleParts {
     pub(super) fn new(
         main: &MainLoop<'_>,
-        half: Half,
+        (half, parts): (Half, u32),
         (scale, term): (LaneLevels, Option<LaneLevels>),
         groups: LaneGroups,
     ) -> Self {
         let (rows, registers) = (main.rows(&scale.finest.of).len, main.lanes().a.registers);
         let folded = main.problem.plan.scale.folded.and_then(|folded| folded.exponent);
         let powers = folded.and_then(|_| main.problem.plan.dequant.factors());
+        // What decoding leaves values too small.
+        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
         let levels = |of: LaneLevels| {
             let exponent = match of.finest.of.kind {
                 ParamKind::Stored(Component::Shift(_)) => main.problem.correction_exponent(),
                 // Has the unit of weights already.
                 ParamKind::ZeroPointCorrection => 0,
-                _ => folded.unwrap_or(0),
+                _ => folded.unwrap_or(too_small),
             };
             Levels { of, exponent, coarse: None }
         };
         let largest_power = powers.map(|powers| powers[0]);
         let (scale, term) = (levels(scale), term.map(levels));
         let made = BTreeMap::new();
-        Self { half, rows, scale, term, groups, made, largest_power, registers }
+        Self { half, parts, rows, scale, term, groups, made, largest_power, registers }
     }
 
     /// If scales stand for the power of two of last steps: that of this one over the largest.
@@ -113,10 +124,13 @@ impl ScaleParts {
     ) -> Option<Operand> {
         let group = *self.groups.of_step.get(register / self.registers)?;
         let place = *self.groups.places.get(group)?;
-        let (half, rows) = (self.half, self.rows);
+        let (half, rows, in_two) = (self.half, self.rows, self.parts > 1);
         let (scale, term) = (&mut self.scale, &mut self.term);
         let made = self.made.entry((group, 0)).or_insert_with(|| {
-            let mut parts = |levels: &mut Levels| levels.parts(b, half, rows, place);
+            let mut parts = |levels: &mut Levels| match in_two {
+                true => levels.parts(b, half, rows, place),
+                false => levels.rounded(b, half, rows, place),
+            };
             let scales = parts(scale);
             let terms = term.as_mut().map(parts);
             let term = |row: usize| terms.as_ref().map(|terms| terms[row]);
@@ -149,6 +163,29 @@ impl ScaleParts {
 }
 
 impl Levels {
+    /// The numbers of a lane's rows in a group, rounded.
+    fn rounded(&mut self, b: &mut Builder, half: Half, rows: u32, place: u32) -> Vec<Parts> {
+        let power = in_both_halves(half, 2f64.powi(self.exponent));
+        let stored = |b: &mut Builder, of: &LaneNumbers, place| {
+            let stored = of.halves(b, rows, (place, half, None));
+            if self.exponent == 0 { stored } else { fused(b, half, [stored, power, NOTHING]) }
+        };
+        let finest = &self.of.finest;
+        let both = match &self.of.coarse {
+            None => stored(b, finest, place),
+            Some(coarse) => {
+                let of_rows = || RowFactors { high: stored(b, coarse, 0), low: None };
+                let factors = *self.coarse.get_or_insert_with(of_rows);
+                let (upper, units) = UNITS;
+                let (bytes, more) = finest.bytes_of_rows(b, rows, (place, upper));
+                let less = in_both_halves(half, units + f64::from(more));
+                let integers = difference(b, half, [bytes, less]);
+                fused(b, half, [integers, factors.high, NOTHING])
+            }
+        };
+        Parts::of_rows(b, rows, (both, None))
+    }
+
     /// The parts of a lane's rows in a group.
     fn parts(&mut self, b: &mut Builder, half: Half, rows: u32, place: u32) -> Vec<Parts> {
         let (finest, exponent) = (&self.of.finest, self.exponent);
@@ -161,7 +198,7 @@ impl Levels {
             let values = coarse.values(b, rows, (0, exponent - BYTES));
             RowFactors::of(b, half, [values[0], values[values.len() - 1]])
         });
-        let (bytes, more) = finest.bytes_of_rows(b, rows, place);
+        let (bytes, more) = finest.bytes_of_rows(b, rows, (place, 0));
         let [unit, less] = [2f64.powi(LARGEST), -f64::from(more) * 2f64.powi(BYTES)]
             .map(|value| in_both_halves(half, value));
         let less = if more == 0 { NOTHING } else { less };
@@ -170,12 +207,8 @@ impl Levels {
         let high = fused(b, half, [integers, factors.high, NOTHING]);
         let minus = b.xor(high, 0x8000_8000u32);
         let rest = fused(b, half, [integers, factors.high, minus]);
-        let low = fused(b, half, [integers, factors.low, rest]);
-        let row = |b: &mut Builder, select: u32| {
-            let [high, low] = [high, low].map(|of| b.ternary(Ternary::Permute, of, of, select));
-            Parts { high, low: Some(low) }
-        };
-        [0x1010, 0x3232].into_iter().take(rows as usize).map(|select| row(b, select)).collect()
+        let low = factors.low.map(|of| fused(b, half, [integers, of, rest]));
+        Parts::of_rows(b, rows, (high, low))
     }
 }
 
@@ -191,11 +224,20 @@ impl RowFactors {
             let leading = b.unary(Unary::AsF32, leading);
             b.binary(Binary::SubF32, value, leading)
         });
-        Self { high, low: b.binary(Binary::Pack(half), rests[0], rests[1]) }
+        Self { high, low: Some(b.binary(Binary::Pack(half), rests[0], rests[1])) }
     }
 }
 
 impl Parts {
+    /// Of a lane's rows, from numbers of both side by side.
+    fn of_rows(b: &mut Builder, rows: u32, (high, low): (Operand, Option<Operand>)) -> Vec<Self> {
+        let mut row = |select: u32| {
+            let mut twice = |of| b.ternary(Ternary::Permute, of, of, select);
+            Self { high: twice(high), low: low.map(twice) }
+        };
+        [0x1010, 0x3232].into_iter().take(rows as usize).map(&mut row).collect()
+    }
+
     /// Times a power of two, which both parts hold exactly.
     fn times(self, b: &mut Builder, half: Half, factor: Operand) -> Self {
         let mut times = |part| fused(b, half, [part, factor, NOTHING]);

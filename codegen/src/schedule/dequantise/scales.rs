@@ -12,7 +12,7 @@ use crate::schedule::mapping::MainLoop;
 pub(in crate::schedule) enum Scales {
     /// Numbers of the operand's type.
     Whole(WholeScales),
-    /// Sums of two numbers of the operand's type, and terms.
+    /// Made of parameters with more digits, and terms.
     InParts(Box<ScaleParts>),
 }
 
@@ -50,9 +50,9 @@ impl Scales {
         groups: LaneGroups,
     ) -> Option<Self> {
         let (half, plan) = (main.problem.half()?, &main.problem.plan.scale);
-        if plan.in_parts() {
-            let parts = ScaleParts::new(main, half, (scale, term), groups);
-            return Some(Self::InParts(Box::new(parts)));
+        if let Some(parts) = plan.parts() {
+            let made = ScaleParts::new(main, (half, parts), (scale, term), groups);
+            return Some(Self::InParts(Box::new(made)));
         }
         let scale = scale.finest;
         let rows = main.rows(&scale.of).len;

@@ -100,7 +100,7 @@ impl Schedule for SkinnyTile {
         });
         // Scales in parts need registers for more than their numbers: with two blocks the assembler finds them (measured, 8192 x
         // 8192: 4 tiles or one block were 1.1 to 1.3 times as slow), fewer if they have levels, beside many words of codes.
-        if problem.plan.scale.in_parts() && wanted == 2 && problem.stack.is_none() {
+        if problem.plan.scale.parts().is_some() && wanted == 2 && problem.stack.is_none() {
             let most = WORDS_BESIDE_LEVELS[usize::from(tokens > 1)];
             let many = problem.coarse_scale.is_some() && main.k_tile_words() > most;
             let warps = if tokens <= 8 && !many { 12 } else { 8 };
@@ -305,7 +305,7 @@ impl SkinnyTile {
             Some(InputScale::Row) | None => 0,
         };
         // High and low parts of a group's scales, and of its terms.
-        let parts = if main.problem.plan.scale.in_parts() { 16 } else { 0 };
+        let parts = 8 * main.problem.plan.scale.parts().unwrap_or(0);
         // The initial values of integer sums, and sums of x.
         let integers = if main.problem.sums_integers() { 4 } else { 0 };
         let of_x = if main.problem.corrects_sums() { 8 } else { 0 };

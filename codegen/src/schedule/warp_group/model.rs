@@ -243,16 +243,19 @@ fn in_constants(main: &MainLoop<'_>) -> Option<f64> {
     Some((steps + constants / words) / (steps + registers))
 }
 
-/// The share of dequantisation that there is where scales, and terms, are sums of two numbers: two operations a register of the
-/// operand, one for each part, and with a term a third that adds both sums; one less where scales stand for the power of two of last
-/// steps.
+/// The share of dequantisation that there is where lanes make numbers of scales, and terms: an operation a register of the
+/// operand, or if they are sums of two numbers one for each part, and with a term a third that adds both sums; one less where scales
+/// stand for the power of two of last steps.
 fn in_parts(main: &MainLoop<'_>) -> Option<f64> {
     let plan = &main.problem.plan;
-    let folded = plan.scale.folded.filter(|_| plan.scale.in_parts())?;
+    let (folded, parts) = (plan.scale.folded?, plan.scale.parts()?);
     let sequence = plan.dequant.stages.last()?;
     let numbers = if main.problem.correction.is_some() { 2.0 } else { 1.0 };
     let stands = folded.exponent.and_then(|_| plan.dequant.factors()).is_some();
-    let each = 1.0 + numbers - f64::from(u8::from(stands));
+    let each = match parts {
+        1 => 1.0,
+        _ => 1.0 + numbers - f64::from(u8::from(stands)),
+    };
     let [steps, registers] =
         [sequence.steps.len(), sequence.outputs.len()].map(|count| count as f64);
     let words = f64::from(VECTOR_WORDS * folded.columns) / f64::from(plan.native.columns);
@@ -283,7 +286,7 @@ impl CandidateTile {
         let persists = self.splits == 1 && several;
         let persistent = || persists.then(|| deepest(true).filter(enough)).flatten();
         // Rather whole stages than blocks that persist.
-        let in_parts = problem.plan.scale.in_parts();
+        let in_parts = problem.plan.scale.parts().is_some();
         let whole = deepest(false).filter(|tile| in_parts && tile.parts == 1 && enough(tile));
         let tile = match persistent() {
             Some(tile) if tile.parts == 1 => tile,

@@ -261,8 +261,8 @@ impl<'s> Params<'s> {
                 by_row.zeros = Some(Zeros::new(half, main, segments));
             }
         }
-        // Parts of numbers are computed where their first weight is: the words of the next stage may be loaded before that.
-        let later = problem.plan.scale.in_parts();
+        // Numbers are made of parameters where their first weight is: the words of the next stage may be loaded before that.
+        let later = problem.plan.scale.parts().is_some();
         let mut of = |kind: Option<GroupParams>| {
             let mut kinds = self.kinds.iter().filter(|param| Some(param.staged.of) == kind);
             let Param { staged, of, of_half, shift, words, .. } = kinds.next()?;

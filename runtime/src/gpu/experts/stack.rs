@@ -17,7 +17,7 @@ use crate::column_order::{Arrangement, ColumnOrder};
 use crate::experts::{ExpertError, ExpertSource, ExpertsNotScheduled, InputScales};
 use crate::gpu::executor::Executor;
 use crate::gpu::native::NativeBuffer;
-use crate::gpu::products::{Request, ScaleRange};
+use crate::gpu::products::{ParamRange, Request};
 use crate::gpu::weight::inputs;
 use crate::op::ProductError;
 use crate::source::{BufferRole, Refusal};
@@ -114,7 +114,7 @@ struct Candidate {
     order: Option<usize>,
     columns: u64,
     rounded: FloatFormat,
-    scale_range: Option<ScaleRange>,
+    param_ranges: Vec<ParamRange>,
     parts: Vec<usize>,
 }
 
@@ -293,7 +293,7 @@ impl<'s> Packing<'s> {
         let native = source.native(&request)?;
         // What cannot be made of x is refused now.
         source.operand(&request, None)?;
-        let (rounded, scale_range) = (source.rounds_x(&request)?, source.scale_range(&request)?);
+        let (rounded, param_ranges) = (source.rounds_x(&request)?, source.param_ranges(&request)?);
         let place = |native: NativeBuffer| {
             let same = |known: &Packed| known.order == order && known.native == native;
             let known = self.packed.iter().position(same);
@@ -310,7 +310,7 @@ impl<'s> Packing<'s> {
             order,
             columns,
             rounded,
-            scale_range,
+            param_ranges,
             parts,
         });
         Ok(())
@@ -352,10 +352,12 @@ impl<'s> Packing<'s> {
         let orders = self.orders.iter().map(of_operands);
         let orders: Vec<Arc<E::Memory>> = orders.collect::<Result<_, _>>()?;
         let in_range = |candidate: &Candidate| {
-            let mut parts = candidate.parts.iter().map(|&at| &self.packed[at]);
-            let scales = parts.find(|part| part.native.role == BufferRole::Scale);
-            let held = candidate.scale_range.zip(scales);
-            held.is_some_and(|(range, scales)| range.holds(&scales.bytes))
+            let held = |range: &ParamRange| {
+                let mut parts = candidate.parts.iter().map(|&at| &self.packed[at]);
+                let part = parts.find(|part| part.native.role == range.buffer);
+                part.is_some_and(|part| range.holds(&part.bytes))
+            };
+            !candidate.param_ranges.is_empty() && candidate.param_ranges.iter().all(held)
         };
         let in_range: Vec<bool> = self.candidates.iter().map(in_range).collect();
         let mut parts = Vec::new();

@@ -91,7 +91,7 @@
 //! The first adds to d; the second is a term `half the smallest number * sum_k X_k`, where X_k is at most the
 //! product of the term's factors that are larger than 1.
 //!
-//! In parts ([`ScaledWeights::in_parts`]), with e half the format's epsilon, 2^-8 of bf16: a scale s is h + l, h its first
+//! In parts ([`ScaleDigits::InParts`]), with e half the format's epsilon, 2^-8 of bf16: a scale s is h + l, h its first
 //! 8 digits, or an integer times the first 8 digits of a coarser level, rounded, |h| <= (1 + e) |s|, and l the rest, |l| <= 3 e |s|, which is
 //! rounded, by e |l|. The weight is R(v h + R(v l)) with R
 //! rounding to the format: l and the inner R lose 3 e e (2 + e) of |v s| at most, the outer R e of the sum: together less than
@@ -99,6 +99,10 @@
 //! |v s| + |m| at most, the second one and the parts 3 e e (2 + e) of that, the outer one e of the sum: together less than
 //! 2 e (1 + 8 e) of |v s| + |m|, which is at most W_k. Below the format's normal numbers each of l, l' and the three R may
 //! lose half of the smallest number, l times the value, which is a factor of X_k.
+//!
+//! Rounded ([`ScaleDigits::Rounded`]), the weight is R(v R(s)), or R(v R(s) + R(m)): the inner ones lose e of |v s| and |m|, the
+//! outer one e (1 + e) of |v s| + |m| at most, which is at most W_k: together e (2 + e). Below the format's normal numbers each R
+//! may lose half of the smallest number, that of s times the value.
 //!
 //! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors that
 //! are multiplied later, each of which is at most the larger of itself and 1. Where stored codes are
@@ -115,7 +119,7 @@
 
 use quantloom_dsl::WeightCode;
 use quantloom_dsl::format::FloatFormat;
-use quantloom_runtime::accumulation::{Decoded, ScaledWeights, Sums};
+use quantloom_runtime::accumulation::{Decoded, ScaleDigits, ScaledWeights, Sums};
 use quantloom_runtime::cpu::split_bf16::{MOST_CHAIN, MOST_PAIRS};
 
 /// Half the distance between 1 and the next `f32`.
@@ -267,13 +271,17 @@ impl Inexact {
     /// The errors of all codes of a weight.
     pub(super) fn of(weight: &WeightCode, decoded: Decoded) -> Self {
         let (scaling, unscaled) = decoded.scaled.map_or((0.0, 0.0), |weights| {
-            let ScaledWeights { format, exponent, in_parts, adds_term } = weights;
+            let ScaledWeights { format, exponent, scales, adds_term } = weights;
             let rounding = format.epsilon() / 2.0;
             let lost = format.decode(1) / 2.0 / 2f64.powi(exponent);
-            match (in_parts, adds_term) {
-                (false, _) => (rounding, lost),
-                (true, false) => (rounding * (1.0 + 8.0 * rounding), 3.0 * lost),
-                (true, true) => (2.0 * rounding * (1.0 + 8.0 * rounding), 5.0 * lost),
+            match (scales, adds_term) {
+                (ScaleDigits::Whole, _) => (rounding, lost),
+                (ScaleDigits::InParts, false) => (rounding * (1.0 + 8.0 * rounding), 3.0 * lost),
+                (ScaleDigits::InParts, true) => {
+                    (2.0 * rounding * (1.0 + 8.0 * rounding), 5.0 * lost)
+                }
+                (ScaleDigits::Rounded, false) => (rounding * (2.0 + rounding), 2.0 * lost),
+                (ScaleDigits::Rounded, true) => (rounding * (2.0 + rounding), 3.0 * lost),
             }
         });
         let of_codes = Self::of_codes(weight, decoded.rounded);
@@ -360,16 +368,22 @@ mod tests {
         assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
         // Weights that are rounded after their scale: once, in parts, and with a term once more.
         let (format, exponent) = (quantloom_dsl::format::BF16, 6);
-        let of = |in_parts, adds_term| {
-            let scaled = ScaledWeights { format, exponent, in_parts, adds_term };
+        let of = |scales, adds_term| {
+            let scaled = ScaledWeights { format, exponent, scales, adds_term };
             let decoded = Decoded { scaled: Some(scaled), ..Decoded::default() };
             Inexact::of(&book(&[1.0, 2.0]), decoded)
         };
         let (half, lost) = (2f64.powi(-8), 2f64.powi(-134 - 6));
-        assert_eq!((of(false, false).relative, of(false, false).unscaled), (half, lost));
+        let [whole, parts] = [ScaleDigits::Whole, ScaleDigits::InParts];
+        assert_eq!((of(whole, false).relative, of(whole, false).unscaled), (half, lost));
         let once = half * (1.0 + 2f64.powi(-5));
-        assert_eq!((of(true, false).relative, of(true, false).unscaled), (once, 3.0 * lost));
-        assert_eq!((of(true, true).relative, of(true, true).unscaled), (2.0 * once, 5.0 * lost));
+        assert_eq!((of(parts, false).relative, of(parts, false).unscaled), (once, 3.0 * lost));
+        assert_eq!((of(parts, true).relative, of(parts, true).unscaled), (2.0 * once, 5.0 * lost));
+        // Both the scale and the weight.
+        let twice = half * (2.0 + half);
+        let [alone, term] = [false, true].map(|adds| of(ScaleDigits::Rounded, adds));
+        assert_eq!((alone.relative, alone.unscaled), (twice, 2.0 * lost));
+        assert_eq!((term.relative, term.unscaled), (twice, 3.0 * lost));
         let sizes = Magnitudes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
         let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1), 1);
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
