@@ -396,10 +396,19 @@ fn powers_of_two_multiply_exactly() {
     }
 }
 
-/// All matrices of an expert layer have one kernel: a scale of 2 in one of them is one for all.
+/// All matrices of an expert layer have one kernel: a scale of 2 in one of them is one for all. In f16 they have one layout too: what others
+/// than warp groups multiply, if one number is out of its range.
 #[test]
 fn stacks_have_kernels_of_a_range_of_scales() {
-    let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
+    let minima = format!("s {{ weight: u4, {MINIMA}, pack: u32 [k:8 | k, n], activation: f16 }}");
+    let minima = quantloom_dsl::parse(&minima).unwrap();
+    let w4a16 = quantloom_kernels::scheme("ct_w4a16").unwrap();
+    for (scheme, others_by) in [(w4a16, "warp_group"), (&minima, "tile")] {
+        stack_of_range(scheme, others_by);
+    }
+}
+
+fn stack_of_range(scheme: &Scheme, others_by: &str) {
     let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
     let suite = ExpertSuite {
         experts: (5, 2),
@@ -410,14 +419,17 @@ fn stacks_have_kernels_of_a_range_of_scales() {
         seeds: (0..4).collect(),
         every: 1,
     };
-    let done = suite.run(scheme, "ct_w4a16", &[&device], &|_| {}).remove(0);
+    let done = suite.run(scheme, &scheme.name, &[&device], &|_| {}).remove(0);
     done.unwrap_or_else(|failure| panic!("{failure}"));
     let reports = device.executor().take_reports();
-    let products = reports.iter().filter(|report| report.kernel.contains("warp_group"));
-    let (of_range, others): (Vec<_>, Vec<_>) =
-        products.partition(|report| report.kernel.contains("in_range"));
+    let by = |schedule: &str, in_range: bool| {
+        let of =
+            |kernel: &str| kernel.contains(schedule) && kernel.contains("in_range") == in_range;
+        reports.iter().filter(|report| of(&report.kernel)).count()
+    };
     // Some seeds draw scales of all sizes.
-    assert!(!of_range.is_empty() && !others.is_empty(), "{} {}", of_range.len(), others.len());
+    let (of_range, others) = (by("warp_group", true), by(others_by, false));
+    assert!(of_range > 0 && others > 0, "{}: {of_range} {others}", scheme.name);
 }
 
 /// Scales of x along K, of groups as long as a k-tile and longer, beside scales of w of blocks of rows, of rows, of

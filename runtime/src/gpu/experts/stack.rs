@@ -3,7 +3,8 @@
 //! In: an [`ExpertSource`]. Out: for each type of x a [`Stack`]: every buffer of the dense product, L s
 //! times, `[expert][shard]`, the expert slowest. The host packs each matrix as the dense native layout
 //! says; each is asked for once, and once before if columns are sorted by the group index of each matrix:
-//! all orders are padded to the longest.
+//! all orders are padded to the longest. Where the source has a layout for numbers in its ranges alone, matrices are packed in
+//! that one, until one has another number: then all are asked for again.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub(in crate::gpu) struct Stack<M> {
     pub(super) columns: u64,
     /// The type to which x is rounded.
     pub(super) rounded: FloatFormat,
-    /// See [`Request::scales_in_range`]: of all matrices.
+    /// See [`Request::scales_in_range`]: of all matrices, which are in the layout for these then.
     scales_in_range: bool,
     /// Which matrices read the same rows of x.
     pub(super) operand: OperandOf,
@@ -57,7 +58,7 @@ impl<M> Stack<M> {
             k: self.columns,
             x_columns: self.shape.k,
             scales_in_range: self.scales_in_range,
-            layout_of_range: false,
+            layout_of_range: self.scales_in_range,
         }
     }
 
@@ -115,8 +116,13 @@ struct Candidate {
     columns: u64,
     rounded: FloatFormat,
     param_ranges: Vec<ParamRange>,
+    /// Whether its buffers are those for numbers in these ranges alone.
+    of_range: bool,
     parts: Vec<usize>,
 }
+
+/// A type of x in whose layout a matrix has a number that the layout does not take.
+struct OutOfRange(FloatFormat);
 
 /// A product's buffers while its matrices are read.
 struct Packing<'s> {
@@ -140,8 +146,24 @@ impl<M> Stacks<M> {
         sizes: Sizes,
         input_scales: InputScales,
     ) -> Result<Self, ExpertError> {
+        let mut any = Vec::new();
+        loop {
+            match Self::packed(executor, weights, (sizes, input_scales), &any)? {
+                Ok(stacks) => return Ok(stacks),
+                Err(OutOfRange(element)) => any.push(element),
+            }
+        }
+    }
+
+    /// The same, with x of some types (`any`) in the layout for any numbers.
+    fn packed<E: Executor<Memory = M>>(
+        executor: &E,
+        weights: &dyn ExpertSource,
+        (sizes, input_scales): (Sizes, InputScales),
+        any: &[FloatFormat],
+    ) -> Result<Result<Self, OutOfRange>, ExpertError> {
         let scheme = weights.scheme(sizes.product).clone();
-        let mut orders = wanted(executor, &scheme, sizes.shape);
+        let mut orders = wanted(executor, (&scheme, any), sizes.shape);
         let matrix = |(expert, shard)| {
             let matrix = weights.matrix(sizes.product, expert, shard)?;
             sizes.check(&scheme, (expert, shard), &matrix)?;
@@ -167,24 +189,30 @@ impl<M> Stacks<M> {
                         .filter(|of| of.orders.is_empty())
                         .for_each(|of| of.add(&matrix));
                     let orders = std::mem::take(&mut orders);
-                    none.insert(Packing::new(executor, (&scheme, orders), sizes.shape)?)
+                    none.insert(Packing::new(executor, (&scheme, any), (sizes.shape, orders))?)
                 }
             };
-            packing.add(&matrix)?;
+            if let Err(out) = packing.add(&matrix)? {
+                return Ok(Err(out));
+            }
         }
         let Some(packing) = packing else {
-            return Ok(Self { stacks: Vec::new(), refused: Vec::new() });
+            return Ok(Ok(Self { stacks: Vec::new(), refused: Vec::new() }));
         };
         let given = Inputs::new(&scheme, input_scales, given, sizes.shards as usize);
-        packing.uploaded(executor, sizes, &given)
+        packing.uploaded(executor, sizes, &given).map(Ok)
     }
 }
 
 /// The orders of columns that kernels want for the types of x, none of a matrix yet.
-fn wanted<E: Executor>(executor: &E, scheme: &Scheme, shape: Shape) -> Vec<Arranged> {
+fn wanted<E: Executor>(
+    executor: &E,
+    (scheme, any): (&Scheme, &[FloatFormat]),
+    shape: Shape,
+) -> Vec<Arranged> {
     let mut wanted: Vec<Arranged> = Vec::new();
     for (activation, own) in inputs(scheme) {
-        let request = dense(executor, scheme, (&activation, own), shape);
+        let request = dense(executor, (scheme, any), (&activation, own), shape);
         let Ok(Some(arrangement)) = executor.source().arrangement(&request) else { continue };
         if wanted.iter().all(|known| known.arrangement != arrangement) {
             wanted.push(Arranged { arrangement, orders: Vec::new() });
@@ -193,10 +221,11 @@ fn wanted<E: Executor>(executor: &E, scheme: &Scheme, shape: Shape) -> Vec<Arran
     wanted
 }
 
-/// What is asked of the source of kernels for a matrix whose columns are as they are stored.
+/// What is asked of the source of kernels for a matrix whose columns are as they are stored, in the layout for numbers in its ranges, or
+/// for `any`.
 fn dense<'a, E: Executor>(
     executor: &'a E,
-    scheme: &'a Scheme,
+    (scheme, any): (&'a Scheme, &[FloatFormat]),
     (activation, own): (&'a Activation, FloatFormat),
     shape: Shape,
 ) -> Request<'a> {
@@ -209,7 +238,7 @@ fn dense<'a, E: Executor>(
         k: shape.k,
         x_columns: shape.k,
         scales_in_range: false,
-        layout_of_range: false,
+        layout_of_range: !any.contains(&own),
     }
 }
 
@@ -261,8 +290,8 @@ impl<'s> Packing<'s> {
     /// What kernels read of the matrices, for each type of x.
     fn new<E: Executor>(
         executor: &E,
-        (scheme, orders): (&'s Scheme, Vec<Arranged>),
-        shape: Shape,
+        (scheme, any): (&'s Scheme, &[FloatFormat]),
+        (shape, orders): (Shape, Vec<Arranged>),
     ) -> Result<Self, ExpertError> {
         let (packed, candidates, refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut this = Self { scheme, orders, matrices: 0, packed, candidates, refused };
@@ -270,7 +299,7 @@ impl<'s> Packing<'s> {
             if this.candidates.iter().any(|known| known.element == own) {
                 continue;
             }
-            let request = dense(executor, scheme, (&activation, own), shape);
+            let request = dense(executor, (scheme, any), (&activation, own), shape);
             if let Err(refusal) = this.candidate(executor, request) {
                 this.refused.push((own, refusal));
             }
@@ -294,6 +323,9 @@ impl<'s> Packing<'s> {
         // What cannot be made of x is refused now.
         source.operand(&request, None)?;
         let (rounded, param_ranges) = (source.rounds_x(&request)?, source.param_ranges(&request)?);
+        let for_any = Request { layout_of_range: false, ..request };
+        let same = || source.native(&for_any).is_ok_and(|of_any| of_any == native);
+        let of_range = request.layout_of_range && !same();
         let place = |native: NativeBuffer| {
             let same = |known: &Packed| known.order == order && known.native == native;
             let known = self.packed.iter().position(same);
@@ -311,23 +343,32 @@ impl<'s> Packing<'s> {
             columns,
             rounded,
             param_ranges,
+            of_range,
             parts,
         });
         Ok(())
     }
 
-    /// Packs the next matrix behind those before.
-    fn add(&mut self, matrix: &Unpacked) -> Result<(), ExpertError> {
-        for Packed { order, native, bytes } in &mut self.packed {
+    /// Packs the next matrix behind those before, unless it has numbers that a layout does not take.
+    fn add(&mut self, matrix: &Unpacked) -> Result<Result<(), OutOfRange>, ExpertError> {
+        for (at, Packed { order, native, bytes }) in self.packed.iter_mut().enumerate() {
             let order = order.and_then(|at| self.orders[at].of(self.matrices));
-            bytes.extend(native.pack(matrix, order)?);
+            let own = native.pack(matrix, order)?;
+            let readers = self.candidates.iter().filter(|of| of.of_range && of.parts.contains(&at));
+            for candidate in readers {
+                let mut ranges = candidate.param_ranges.iter();
+                if ranges.any(|range| range.buffer == native.role && !range.holds(&own)) {
+                    return Ok(Err(OutOfRange(candidate.element)));
+                }
+            }
+            bytes.extend(own);
             if bytes.len() as u64 > MOST_BYTES {
                 let (buffer, most) = (native.role, MOST_BYTES);
                 return Err(ExpertsNotScheduled::Bytes { buffer, most }.into());
             }
         }
         self.matrices += 1;
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn uploaded<E: Executor>(
