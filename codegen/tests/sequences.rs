@@ -58,6 +58,13 @@ fn books() -> Vec<WeightCode> {
         all.push(book(len, |code| if code % 2 == 0 { f32::MAX } else { -f32::from_bits(1) }));
     }
     all.push(book(4, |_| 0.0));
+    // Integers of a byte from 0, about 0 and to 0, and one more; times powers of two.
+    for unit in [1.0, 2.0, 0.125, 32.0, 1024.0, 2f32.powi(-20)] {
+        for first in [0.0, -128.0, -100.0, -255.0] {
+            all.push(book(16, |code| (first + code as f32 * 17.0) * unit));
+            all.push(book(16, |code| (first + code as f32 * 17.0 + (code / 15) as f32) * unit));
+        }
+    }
     all
 }
 
@@ -174,6 +181,16 @@ fn every_code_can_be_decoded() {
     assert!(plan(&weight("e6m1"), OperandType::F16).2, "64 powers of two");
     assert_eq!(plan(&book(32, any), OperandType::F16), (table(5).to_owned(), (0, 0), true));
     assert_eq!(plan(&book(8, any), OperandType::F16).0, "planes_to_bytes -> byte_tables");
+    // Eight codes: integers of a byte have one table, others one of low and one of high bytes.
+    for operand in [OperandType::Bf16, OperandType::F16] {
+        for (weight, steps) in
+            [(book(16, |code| code as f32 * 15.0 - 100.0), 19), (book(16, any), 21)]
+        {
+            let plan = DequantPlan::new(&weight, operand, Class::Hopper).unwrap();
+            assert_eq!(plan.to_string(), "byte_tables");
+            assert_eq!(plan.stages[0].steps.len(), steps, "{operand}");
+        }
+    }
     let large = book(256, |code| (code as f32 + 1.0) * 70_000.0);
     assert!(plan(&large, OperandType::F16).1.1 < 0);
     let odd = WeightCode { offset: -1000, ..weight("u4") };

@@ -3,14 +3,21 @@
 //! Three bits of a code select a byte of eight numbers: one permutation for the numbers' low bytes,
 //! one for their high bytes. A codebook of 16 has two such halves; the code's top bit, copied to
 //! all bits of a byte, selects one of them.
+//!
+//! Integers that fit a byte, times a power of two, have one table, of bytes: a permutation puts two of them under the exponent of 1024 in
+//! f16, or leaves them as they are in bf16, where a byte is a subnormal number or one of the next exponent
+//! ([`super::subnormal`]).
 
-use quantloom_dsl::Code;
+use quantloom_dsl::format::{BF16, F16};
+use quantloom_dsl::{Code, WeightCode};
 
 use super::super::operand::OperandType;
 use super::super::sequence::{Draft, Field, OutputEncoding, OutputWord, Sequence};
 use super::super::step::{SequenceRegister, Step};
-use super::TemplateRequest;
-use super::table::elements;
+use super::table::{elements, ends};
+use super::to_16bit::exact;
+use super::{TemplateRequest, both_halves};
+use crate::target::Half;
 
 /// `a ? b : c`
 const CHOOSE: u8 = 0xca;
@@ -27,6 +34,11 @@ pub(super) fn book_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
     let Code::Codebook(_) = request.weight.code else { return None };
     let half = matches!(request.operand, OperandType::Bf16 | OperandType::F16);
     let bits = request.weight.code.bits();
+    if request.operand == OperandType::F16
+        && let Some(sequence) = integers(request)
+    {
+        return Some(sequence);
+    }
     let (book, encoding) =
         if half { elements(request.weight, request.operand)? } else { return None };
     let (draft, outputs) = match (bits, request.field) {
@@ -35,26 +47,89 @@ pub(super) fn book_half(request: &TemplateRequest<'_>) -> Option<Sequence> {
         (..=3, 8) => eight(&book, 8),
         _ => return None,
     };
-    let (steps, names) = draft.finish();
-    let field = |code: u8| Field { at: request.field as u8 * code, slice: (0, bits as u8), code };
-    Some(sequence(
-        request,
-        encoding,
-        (steps, names),
-        outputs,
-        (0..(32 / request.field) as u8).map(field),
-    ))
+    Some(sequence("byte_tables", request, encoding, (draft, outputs)))
+}
+
+/// Codes of four bits that stand for integers of a byte, times a power of two, as subnormal numbers.
+pub(super) fn integers_bf16(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    integers(request).filter(|sequence| sequence.operand == OperandType::Bf16)
+}
+
+/// Codes of four bits that stand for integers of a byte, times a power of two.
+fn integers(request: &TemplateRequest<'_>) -> Option<Sequence> {
+    let Code::Codebook(_) = request.weight.code else { return None };
+    let (format, half) = match request.operand {
+        OperandType::Bf16 => (BF16, Half::Bf16),
+        OperandType::F16 => (F16, Half::F16),
+        _ => return None,
+    };
+    if request.weight.code.bits() != 4 || request.field != 4 {
+        return None;
+    }
+    let Bytes { book, offset, unit } = Bytes::of(request.weight)?;
+    // What a half is whose low byte is 0, a byte's exponent, and the upper byte.
+    let (zero, least, upper) = match half {
+        Half::Bf16 => (0.0, -133, 0u32),
+        Half::F16 => (1024.0, 0, 0x64),
+    };
+    let most = format.max().log2().floor() as i32;
+    let factor = (unit - least).min(most);
+    let exponent = factor + least - unit;
+    let of_bytes = 2f64.powi(factor + least);
+    let base = exact(format, -(zero + f64::from(offset)) * of_bytes)?;
+    let factor = exact(format, 2f64.powi(factor))?;
+    let [factor, base] = [factor, base].map(|number| both_halves(number).into());
+    let mut draft = Draft::new(1);
+    let mut outputs = Vec::new();
+    for part in Part::all(&mut draft) {
+        let bytes = part.bytes(&mut draft, &book, 0);
+        for (pair, select) in [(0, 0x4140u32), (1, 0x4342)] {
+            let (low, high) = (bytes.into(), upper.into());
+            let under = draft.push(Step::Prmt { low, high, select: select.into() });
+            let register = draft.push(Step::Fma16(half, under.into(), factor, base));
+            outputs.push(part.output(register, pair));
+        }
+    }
+    let encoding = OutputEncoding::Value { add: 0, exponent };
+    Some(sequence("byte_tables", request, encoding, (draft, outputs)))
+}
+
+/// The values of a codebook as bytes less an offset, times `2^unit`.
+struct Bytes {
+    book: Vec<u32>,
+    offset: i32,
+    unit: i32,
+}
+
+impl Bytes {
+    fn of(weight: &WeightCode) -> Option<Self> {
+        let values = (0..1u32 << weight.code.bits()).map(|code| weight.decode(code));
+        let values: Vec<f64> = values.collect();
+        let sizes = values.iter().map(|value| value.abs()).filter(|&size| size > 0.0);
+        let unit = sizes.map(|size| ends(size).1).min()?;
+        let integers = values.iter().map(|value| value * 2f64.powi(-unit));
+        let integers = integers.map(|value| (value.abs() < 256.0).then_some(value as i32));
+        let integers: Vec<i32> = integers.collect::<Option<_>>()?;
+        let (least, most) = (*integers.iter().min()?, *integers.iter().max()?);
+        // Every multiple of 128 in bf16 is exact.
+        let offset = if least >= -128 && most < 128 { 128 } else { -least };
+        let byte = |value: i32| u8::try_from(value + offset).ok().map(u32::from);
+        let book = integers.into_iter().map(byte).collect::<Option<_>>()?;
+        Some(Self { book, offset, unit })
+    }
 }
 
 fn sequence(
+    template: &'static str,
     request: &TemplateRequest<'_>,
     encoding: OutputEncoding,
-    (steps, names): (Vec<Step>, Vec<(super::super::step::Arg, &'static str)>),
-    outputs: Vec<OutputWord>,
-    fields: impl Iterator<Item = Field>,
+    (draft, outputs): (Draft, Vec<OutputWord>),
 ) -> Sequence {
+    let (field, bits) = (request.field as u8, request.weight.code.bits() as u8);
+    let fields = (0..32 / field).map(|code| Field { at: field * code, slice: (0, bits), code });
+    let (steps, names) = draft.finish();
     Sequence {
-        template: "byte_tables",
+        template,
         weight: request.weight.clone(),
         operand: request.operand,
         encoding,
@@ -65,33 +140,56 @@ fn sequence(
     }
 }
 
+/// Four codes of four bits, half a word of them.
+struct Part {
+    /// Their low three bits.
+    select: SequenceRegister,
+    /// All bits of a byte for each code: its top bit.
+    upper: SequenceRegister,
+    number: u8,
+}
+
+impl Part {
+    /// Both halves of a word.
+    fn all(draft: &mut Draft) -> [Self; 2] {
+        let word = draft.input(0);
+        let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
+        // The top bits of codes 1, 3, 5 and 7 are top bits of bytes; a shift by 4 does it for the
+        // others.
+        let even = draft.shl(word, 4);
+        [(0, 0xd9c8u32), (1, 0xfbea)].map(|(number, tops)| {
+            let select = draft.shr(select, 16 * u32::from(number));
+            // Copies of the top bits of two bytes of both words.
+            let (low, high) = (even.into(), word.into());
+            let upper = draft.push(Step::Prmt { low, high, select: tops.into() });
+            Self { select, upper, number }
+        })
+    }
+
+    /// The low (`which` = 0) or high (1) bytes of the four numbers.
+    fn bytes(&self, draft: &mut Draft, book: &[u32], which: u32) -> SequenceRegister {
+        let [below, above] =
+            [0, 8].map(|first| looked_up(draft, book, (first, which), self.select));
+        let (a, b, c) = (self.upper.into(), above.into(), below.into());
+        draft.push(Step::Lop3 { a, b, c, table: CHOOSE })
+    }
+
+    /// The register of its first or second pair.
+    fn output(&self, register: SequenceRegister, pair: u8) -> OutputWord {
+        let first = 4 * self.number + 2 * pair;
+        OutputWord { register, codes: vec![first, first + 1] }
+    }
+}
+
 /// A word of eight codes of four bits.
 fn sixteen(book: &[u32]) -> (Draft, Vec<OutputWord>) {
     let mut draft = Draft::new(1);
-    let word = draft.input(0);
-    let select = draft.push(Step::And(word.into(), 0x7777_7777.into()));
-    // The top bits of codes 1, 3, 5 and 7 are top bits of bytes; a shift by 4 does it for the
-    // others.
-    let even = draft.shl(word, 4);
     let mut outputs = Vec::new();
-    for part in 0..2u8 {
-        let select = draft.shr(select, 16 * u32::from(part));
-        // Copies of the top bits of bytes 2p and 2p + 1 of both words.
-        let tops: u32 = if part == 0 { 0xd9c8 } else { 0xfbea };
-        let (low, high) = (even.into(), word.into());
-        let upper = draft.push(Step::Prmt { low, high, select: tops.into() });
-        let mut of_bytes = |which| -> SequenceRegister {
-            let [below, above] =
-                [0, 8].map(|first| looked_up(&mut draft, book, (first, which), select));
-            let (a, b, c) = (upper.into(), above.into(), below.into());
-            draft.push(Step::Lop3 { a, b, c, table: CHOOSE })
-        };
-        let (low, high) = (of_bytes(0), of_bytes(1));
+    for part in Part::all(&mut draft) {
+        let [low, high] = [0, 1].map(|which| part.bytes(&mut draft, book, which).into());
         for (pair, select) in [(0, 0x5140u32), (1, 0x7362)] {
-            let (low, high) = (low.into(), high.into());
             let register = draft.push(Step::Prmt { low, high, select: select.into() });
-            let first = 4 * part + 2 * pair;
-            outputs.push(OutputWord { register, codes: vec![first, first + 1] });
+            outputs.push(part.output(register, pair));
         }
     }
     (draft, outputs)

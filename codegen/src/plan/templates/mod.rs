@@ -73,9 +73,12 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "subnormal_half",
-        summary: "an integer code as a subnormal float, times a power of two: bf16, f16",
+        summary: "an integer code as a subnormal float, times a power of two: bf16, f16; a codebook of integers as bytes \
+                  from byte permutations, which are subnormal floats: bf16",
         subnormals: true,
-        make: subnormal::subnormal_half,
+        make: |request| {
+            subnormal::subnormal_half(request).or_else(|| codebook::integers_bf16(request))
+        },
     },
     Template {
         name: "convert_f16",

@@ -60,10 +60,7 @@ impl Powers {
         let least = 1 - format.bias();
         let mut this = Self { holds: true, exact: i32::MIN, normal: i32::MIN, highest: i32::MAX };
         for value in values {
-            // Exponents of its first and last significant bits.
-            let first = value.log2().floor() as i32;
-            let last =
-                first - 52 + ((value / 2f64.powi(first - 52)) as u64).trailing_zeros() as i32;
+            let (first, last) = ends(value);
             let fits = |power: &i32| value * 2f64.powi(*power) <= format.max();
             let under = format.max().log2().floor() as i32 - first;
             let highest = [under, under - 1].into_iter().find(fits).unwrap_or(under - 2);
@@ -74,6 +71,12 @@ impl Powers {
         }
         this
     }
+}
+
+/// The exponents of the first and the last significant bit of a positive number.
+pub(super) fn ends(value: f64) -> (i32, i32) {
+    let first = value.log2().floor() as i32;
+    (first, first - 52 + ((value / 2f64.powi(first - 52)) as u64).trailing_zeros() as i32)
 }
 
 /// Codes in bytes, each an index into the table.
