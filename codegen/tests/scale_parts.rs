@@ -46,18 +46,21 @@ fn chosen_products_are_right() {
 #[test]
 fn many_rows_take_two_blocks() {
     let tiles = [
-        ("parts", 1, 12),
-        ("parts", 8, 12),
-        ("parts", 9, 8),
-        ("parts", 16, 8),
-        ("levels", 1, 8),
-        ("minima", 1, 12),
-        ("minima", 2, 8),
+        ("parts", 1, &[12][..]),
+        ("parts", 8, &[12]),
+        ("parts", 9, &[8]),
+        ("parts", 16, &[8]),
+        ("levels", 1, &[8, 12]),
+        ("levels", 9, &[8, 8]),
+        ("minima", 1, &[12, 12]),
+        ("minima", 2, &[8, 12]),
     ];
     for (scheme, m, warps) in tiles {
-        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
-        let Ok(Chosen::Skinny(tile)) = choose(&problem, m) else { panic!("{scheme}, M = {m}") };
-        assert_eq!((tile.row_tiles, tile.warps, tile.min_blocks), (2, warps, 2), "M = {m}");
+        for (problem, &warps) in products(scheme, (8192, 8192)).iter().zip(warps) {
+            let Ok(Chosen::Skinny(tile)) = choose(problem, m) else { panic!("{scheme}, M = {m}") };
+            let found = (tile.row_tiles, tile.warps, tile.min_blocks);
+            assert_eq!(found, (2, warps, 2), "{scheme}, M = {m}");
+        }
     }
 }
 

@@ -98,11 +98,16 @@ impl Schedule for SkinnyTile {
             let of_warps = move |warps| rows.clone().map(move |rows| of(rows, warps, blocks));
             warps.clone().flat_map(of_warps)
         });
-        // Scales in parts need registers for more than their numbers: with two blocks the assembler finds them (measured, 8192 x
-        // 8192: 4 tiles or one block were 1.1 to 1.3 times as slow), fewer if they have levels, beside many words of codes.
-        if problem.plan.scale.parts().is_some() && wanted == 2 && problem.stack.is_none() {
+        // Scales that lanes make need registers for more than their numbers: with two blocks the assembler finds them (measured, 8192
+        // x 8192: 4 tiles or one block were 1.1 to 1.3 times as slow), fewer if they have levels in two parts, beside many words of
+        // codes.
+        if let Some(parts) = problem.plan.scale.parts()
+            && wanted == 2
+            && problem.stack.is_none()
+        {
             let most = WORDS_BESIDE_LEVELS[usize::from(tokens > 1)];
-            let many = problem.coarse_scale.is_some() && main.k_tile_words() > most;
+            let levels = problem.coarse_scale.is_some() && parts > 1;
+            let many = levels && main.k_tile_words() > most;
             let warps = if tokens <= 8 && !many { 12 } else { 8 };
             let tile = of(2, warps, 2);
             if warps <= main.k_iters() && tile.checked(problem).is_ok() {
