@@ -26,7 +26,7 @@ fn chosen_products_are_right() {
             ((41, 200), 1, "skinny"),
             ((72, 1096), 3, "skinny"),
             ((40, 840), 16, "skinny"),
-            ((4112, 520), 9, "skinny"),
+            ((4112, 264), 9, "skinny"),
             ((41, 392), 33, "tile"),
             ((136, 296), 65, "warp_group"),
         ] {
@@ -90,13 +90,19 @@ fn one_warp_group_multiplies_128_tokens() {
     }
 }
 
-/// Many tokens: three whole stages if they fit, or else halves of k-tiles, of which there are more, and blocks that persist.
+/// Many tokens: three whole stages if they fit where scales are in two parts, or else halves of k-tiles, of which there are more, and blocks
+/// that persist.
 #[test]
 fn many_tokens_take_whole_stages_or_halves() {
-    for (scheme, parts, persistent) in
-        [("parts", 1, false), ("minima", 1, false), ("levels", 2, true), ("short", 2, true)]
-    {
-        let problem = problem(scheme, 0, "sm_90a", (8192, 8192));
+    for (scheme, x, parts, persistent) in [
+        ("parts", 0, 1, false),
+        ("minima", 0, 1, false),
+        ("levels", 0, 2, true),
+        ("short", 0, 2, true),
+        ("minima", 1, 2, true),
+        ("terms", 1, 2, true),
+    ] {
+        let problem = problem_of_range(scheme, x, "sm_90a", (8192, 8192));
         let Ok(Chosen::WarpGroup(tile)) = choose(&problem, 1024) else { panic!("{scheme}") };
         assert_eq!(
             (tile.tokens, tile.parts, tile.persistent),

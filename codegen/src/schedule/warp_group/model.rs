@@ -286,7 +286,7 @@ impl CandidateTile {
         let persists = self.splits == 1 && several;
         let persistent = || persists.then(|| deepest(true).filter(enough)).flatten();
         // Rather whole stages than blocks that persist.
-        let in_parts = problem.plan.scale.parts().is_some();
+        let in_parts = problem.plan.scale.parts() == Some(2);
         let whole = deepest(false).filter(|tile| in_parts && tile.parts == 1 && enough(tile));
         let tile = match persistent() {
             Some(tile) if tile.parts == 1 => tile,
