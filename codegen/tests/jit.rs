@@ -62,10 +62,12 @@ fn a_kernel_says_how_it_rounds_weights() {
                 layout_of_range: of_range,
                 ..request(&scheme, 0, (256, 512))
             };
-            for tokens in [1, 64] {
+            for tokens in [1, 3, 64] {
                 let choice = Jit.choose(&of, tokens).unwrap();
                 let found =
                     choice.decoded.scaled.map(|weights| (weights.scales, weights.adds_term));
+                // One token leaves columns for the sums of groups, which scales multiply that would have to be made.
+                let expected = expected.filter(|&(scales, _)| tokens > 1 || scales == Whole);
                 assert_eq!(found, expected, "{numbers}, x in {x}, M = {tokens}");
             }
         }

@@ -9,6 +9,7 @@ mod block_scales;
 mod choose;
 mod expand;
 mod experts;
+mod group_columns;
 mod hip;
 mod hip_conformance;
 mod hip_products;

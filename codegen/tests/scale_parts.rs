@@ -50,10 +50,12 @@ fn many_rows_take_two_blocks() {
         ("parts", 8, &[12]),
         ("parts", 9, &[8]),
         ("parts", 16, &[8]),
-        ("levels", 1, &[8, 12]),
+        ("levels", 1, &[12, 12]),
+        ("levels", 2, &[8, 12]),
         ("levels", 9, &[8, 8]),
         ("minima", 1, &[12, 12]),
-        ("minima", 2, &[8, 12]),
+        ("minima", 2, &[12, 12]),
+        ("minima", 3, &[8, 12]),
     ];
     for (scheme, m, warps) in tiles {
         for (problem, &warps) in products(scheme, (8192, 8192)).iter().zip(warps) {

@@ -106,6 +106,17 @@ impl GroupParams {
         self.shared_out(1)
     }
 
+    /// The power of two that gives a number, as decoded codes are multiplied with it or as it is added, the unit of weights.
+    pub(super) fn exponent_of_unit(&self, problem: &Problem) -> i32 {
+        match self.kind {
+            ParamKind::Stored(Component::Shift(_)) => problem.correction_exponent(),
+            // Has the unit of weights already.
+            ParamKind::ZeroPointCorrection => 0,
+            // What decoding leaves values too small.
+            _ => problem.scaled_exponent() - problem.plan.dequant.encoding().1,
+        }
+    }
+
     /// The place of a group of a k-tile among those of [`Self::in_order`].
     pub(super) fn place_of_group(&self, main: &MainLoop<'_>, group: u32) -> u32 {
         group / self.apart + group % self.apart * self.of_lane(main.k_tile())
@@ -387,6 +398,9 @@ impl GroupParams {
     }
 }
 
+/// The f32 whose last digit is 1.
+const UNITS_F32: f32 = 8_388_608.0;
+
 /// A power of two that multiplies powers of two in f16.
 #[derive(Clone, Copy)]
 pub(super) struct Power {
@@ -433,6 +447,31 @@ impl LaneLevels {
     }
 }
 
+impl LaneLevels {
+    /// The numbers of a lane's `rows` rows in each of the lane's groups of a k-tile as f32, in the unit that weights have ([`Problem::scaled_exponent`]),
+    /// and what multiplies those of a row, if they have two levels.
+    pub(super) fn factors(
+        &self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        rows: u32,
+    ) -> (Vec<Vec<Operand>>, Option<Vec<Operand>>) {
+        let exponent = self.finest.of.exponent_of_unit(main.problem);
+        let places = 0..self.finest.of.of_lane(main.k_tile());
+        match &self.coarse {
+            None => {
+                let of = |place| self.finest.values(b, rows, (place, exponent));
+                (places.map(of).collect(), None)
+            }
+            Some(coarse) => {
+                let integers = |place| self.finest.integers(b, rows, place);
+                let integers = places.map(integers).collect();
+                (integers, Some(coarse.values(b, rows, (0, exponent))))
+            }
+        }
+    }
+}
+
 impl LaneNumbers {
     /// As [`GroupParams::halves`].
     pub(super) fn halves(
@@ -454,6 +493,28 @@ impl LaneNumbers {
         self.of.values(b, rows, (&self.words, self.shift), place, exponent)
     }
 
+    /// The integers, of a byte, of a lane's rows in a group, as f32.
+    fn integers(&self, b: &mut Builder, rows: u32, place: u32) -> Vec<Operand> {
+        let integer = |row| {
+            let (word, at) = self.of.place(rows, place, row);
+            let (word, more) = self.unsigned_bytes(b, word);
+            // The byte under the exponent of 2^23, whose last digit is 1.
+            let bits = b.ternary(Ternary::Permute, word, UNITS_F32.to_bits(), 0x7540 | at / 8);
+            let value = b.unary(Unary::AsF32, bits);
+            b.add_f32(value, -(UNITS_F32 + more as f32))
+        };
+        (0..rows).map(integer).collect()
+    }
+
+    /// A word of integers of a byte, each with a constant added that leaves none below 0, and the constant.
+    fn unsigned_bytes(&self, b: &mut Builder, word: usize) -> (Operand, u32) {
+        let word = shifted(b, self.words[word], self.shift);
+        match self.of.number {
+            Number::Int(_) => (b.xor(word, 0x8080_8080u32), 128),
+            _ => (word, 0),
+        }
+    }
+
     /// The integers, of a byte, of a lane's first and last row in a group: each the bits of a 16-bit float with this upper byte,
     /// and a constant that integers are too large.
     pub(super) fn bytes_of_rows(
@@ -463,11 +524,7 @@ impl LaneNumbers {
         (place, upper): (u32, u32),
     ) -> (Operand, u32) {
         let [(word, first), (_, last)] = [0, rows - 1].map(|row| self.of.place(rows, place, row));
-        let word = shifted(b, self.words[word], self.shift);
-        let (word, more) = match self.of.number {
-            Number::Int(_) => (b.xor(word, 0x8080_8080u32), 128),
-            _ => (word, 0),
-        };
+        let (word, more) = self.unsigned_bytes(b, word);
         let select = 0x4040 | (first / 8) | ((last / 8) << 8);
         (b.ternary(Ternary::Permute, word, upper, select), more)
     }

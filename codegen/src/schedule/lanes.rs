@@ -282,6 +282,11 @@ impl OfLane {
         Self { lanes, digits: digits.collect() }.joined()
     }
 
+    /// Whether it is the lane's number modulo a power of two.
+    pub(super) fn is_number(&self, modulo: u32) -> bool {
+        *self == Self::number(self.lanes, modulo)
+    }
+
     /// The number of distinct values.
     fn values(&self) -> u32 {
         self.digits.iter().map(|digit| digit.size).product()

@@ -8,7 +8,8 @@
 //! k-tile, then issues all loads of the next one, while other warps work. The first weights are loaded
 //! before the grid wait (prefetch). x is small and is read from L2; no warp waits for another before the
 //! epilogue. Scales multiply the sums of a segment in f32 (`sums`), or the weights during dequantisation;
-//! zero points that are small integers are folded into the constants of the last dequantisation steps.
+//! zero points that are small integers are folded into the constants of the last dequantisation steps. With one or two tokens scales
+//! that take several operations for each weight multiply sums instead (`group_columns`).
 //!
 //! The loads are grouped behind a branch, past which the assembler cannot sink them to their uses. They
 //! are at the end of the k-tile, or, where dequantisation takes long, after the last use of each tile's
@@ -19,6 +20,7 @@
 
 mod activation;
 mod choice;
+mod group_columns;
 
 use crate::ir::{
     Address, Binary, BufferId, Builder, Cache, Extent, Kernel, LaunchConfig, Mask, MatrixScale, Op,
@@ -43,6 +45,7 @@ use super::table::Table;
 use super::unscheduled::Unscheduled;
 use super::weights_prefetch::WeightsPrefetch;
 use activation::Activation;
+use group_columns::GroupColumns;
 
 pub use choice::SkinnyTile;
 
@@ -52,6 +55,8 @@ struct Skinny<'p> {
     /// The lane's part of the fragment of x.
     x_fragment: &'p Tokens,
     tile: SkinnyTile,
+    /// The columns of D that have groups, if any do.
+    groups: Option<GroupColumns>,
     io: ProductBuffers,
     lane: Operand,
     warp: Operand,
@@ -135,6 +140,20 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     Ok(b.finish())
 }
 
+/// The sums over a warp's k-tiles.
+enum Sums {
+    /// Per tile of rows and of tokens, as D has them.
+    OfTokens(Vec<Vec<Vec<Reg>>>),
+    /// Where columns of D have groups.
+    OfGroups {
+        groups: GroupColumns,
+        /// A fragment of ones, if sums of x are needed.
+        ones: Option<Vec<Reg>>,
+        /// Per tile of rows, one for each row of a lane.
+        sums: Vec<Vec<Reg>>,
+    },
+}
+
 /// Where the work of a warp is.
 struct Place {
     /// The block's number along the rows of w.
@@ -210,7 +229,9 @@ impl<'p> Skinny<'p> {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let place = place(b, warp);
         let (codes, params) = (Vec::new(), Vec::new());
-        let mut this = Self { main, x_fragment, tile, io, lane, warp, place, codes, params };
+        let groups = GroupColumns::of(main, tile.tokens);
+        let mut this =
+            Self { main, x_fragment, tile, groups, io, lane, warp, place, codes, params };
         this.place_tiles(b);
         this
     }
@@ -306,7 +327,14 @@ impl<'p> Skinny<'p> {
         }
         let x = Activation::place(b, self);
         let summing = Summing::declare(b, self.main);
-        let sums = self.accumulators(b);
+        let sums = match self.groups {
+            Some(groups) => Sums::OfGroups {
+                groups,
+                ones: self.main.problem.correction.map(|_| self.ones(b)),
+                sums: groups.accumulators(b, self),
+            },
+            None => Sums::OfTokens(self.accumulators(b)),
+        };
         if programmatic {
             b.push(Op::GridWait);
         }
@@ -327,11 +355,20 @@ impl<'p> Skinny<'p> {
         b.for_each(start, end, 1u32, "k_tile", |b, k_tile| {
             let following = b.add(k_tile, 1u32);
             let more = b.less(following, end);
-            self.multiply(b, (&summing, table), &sums, (&x, &words), &flight, |b, tile| {
+            let used = |b: &mut Builder, tile| {
                 if self.tile.interleaved {
                     b.when(more, |b| self.load_tile(b, &flight, tile, following, true.into()));
                 }
-            });
+            };
+            match &sums {
+                Sums::OfTokens(sums) => {
+                    self.multiply(b, (&summing, table), sums, (&x, &words), &flight, used);
+                }
+                Sums::OfGroups { ones, sums, .. } => {
+                    let ones = ones.as_deref();
+                    self.multiply_groups(b, (ones, table), sums, &words, &flight, used);
+                }
+            }
             b.comment("what is left of the next k-tile");
             b.when(more, |b| {
                 if !self.tile.interleaved {
@@ -341,6 +378,10 @@ impl<'p> Skinny<'p> {
             });
         });
         b.copy_wait(0);
+        let sums = match sums {
+            Sums::OfTokens(sums) => sums,
+            Sums::OfGroups { groups, sums, .. } => groups.of_tokens(b, self, &sums),
+        };
         let held = AccumulatorFragment {
             sums: &sums,
             registers: &self.columns(),
@@ -589,6 +630,12 @@ impl TileParams<'_, '_> {
     fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
         let main = self.skinny.main;
         main.problem.plan.scale.folded?;
+        let [scale, term] = self.levels();
+        scale?.scales_of_weights(b, main, term)
+    }
+
+    /// The levels of scales, and those of terms.
+    fn levels(&self) -> [Option<LaneLevels>; 2] {
         let read = |(LaneParams { of, shift, .. }, words): (&LaneParams, &[Reg])| LaneNumbers {
             of: *of,
             words: words.to_vec(),
@@ -596,11 +643,10 @@ impl TileParams<'_, '_> {
         };
         let io = &self.skinny.io;
         let levels = [(io.scale, io.coarse_scale), (io.correction, io.coarse_correction)];
-        let [scale, term] = levels.map(|(finest, coarse)| {
+        levels.map(|(finest, coarse)| {
             let [finest, coarse] = [finest, coarse].map(|buffer| self.of(buffer).map(read));
             finest.map(|finest| LaneLevels { finest, coarse })
-        });
-        scale?.scales_of_weights(b, main, term)
+        })
     }
 
     /// The scales of w for each step of a k-tile, for an instruction that scales; otherwise none.

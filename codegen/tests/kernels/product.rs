@@ -161,6 +161,11 @@ impl RandomProduct {
         Self { scaled_weights: true, ..self }
     }
 
+    /// The same for a kernel that multiplies sums by scales.
+    pub fn with_exact_weights(self) -> Self {
+        Self { scaled_weights: false, ..self }
+    }
+
     /// The arguments of a kernel, by the names of its buffers.
     fn arguments(&self, kernel: &Kernel) -> Arguments {
         let parameters = vec![self.m as u32];

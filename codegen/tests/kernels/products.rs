@@ -72,6 +72,7 @@ pub const SCHEMES: &[(&str, &str)] = &[
         "most { weight: u7, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256, \
          pack: u32 [k:* | w, n], activation: bf16 }",
     ),
+    ("bytes32", "bytes32 { weight: i8, scale: f16 per 1x32, pack: [k, n], activation: bf16 }"),
     ("bytes", "bytes { weight: i8, scale: bf16 per 1x128, pack: [k, n], activation: bf16 }"),
     (
         "integers",

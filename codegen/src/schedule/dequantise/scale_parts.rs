@@ -22,10 +22,9 @@ use super::scales::LaneGroups;
 use super::{NOTHING, ONES, difference, fused, in_both_halves};
 use crate::ir::{Binary, Builder, Half, Operand, Ternary, Unary};
 use crate::plan::step::Step;
-use crate::schedule::group_params::{LaneLevels, LaneNumbers, ParamKind};
+use crate::schedule::group_params::{LaneLevels, LaneNumbers};
 use crate::schedule::mapping::MainLoop;
 use quantloom_dsl::format::NUMBER_BF16;
-use quantloom_dsl::layout::Component;
 
 /// The largest power of two of bf16, and that of an integer whose bits are a bf16, times it: 2^-133 a unit before.
 const LARGEST: i32 = 127;
@@ -92,19 +91,12 @@ impl ScaleParts {
         let (rows, registers) = (main.rows(&scale.finest.of).len, main.lanes().a.registers);
         let folded = main.problem.plan.scale.folded.and_then(|folded| folded.exponent);
         let powers = folded.and_then(|_| main.problem.plan.dequant.factors());
-        // What decoding leaves values too small.
-        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
-        let levels = |of: LaneLevels| {
-            let exponent = match of.finest.of.kind {
-                ParamKind::Stored(Component::Shift(_)) => main.problem.correction_exponent(),
-                // Has the unit of weights already.
-                ParamKind::ZeroPointCorrection => 0,
-                _ => folded.unwrap_or(too_small),
-            };
+        let levels = |of: LaneLevels, folded: Option<i32>| {
+            let exponent = folded.unwrap_or(of.finest.of.exponent_of_unit(main.problem));
             Levels { of, exponent, coarse: None }
         };
         let largest_power = powers.map(|powers| powers[0]);
-        let (scale, term) = (levels(scale), term.map(levels));
+        let (scale, term) = (levels(scale, folded), term.map(|term| levels(term, None)));
         let made = BTreeMap::new();
         Self { half, parts, rows, scale, term, groups, made, largest_power, registers }
     }

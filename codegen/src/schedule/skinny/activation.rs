@@ -21,6 +21,8 @@ pub(super) struct Activation {
     scales: Vec<Vec<Operand>>,
     /// The first bit of the lane's scale codes in such a word.
     block: Option<Operand>,
+    /// Whether the lane holds the columns of each of its groups, if columns of D have groups.
+    holds: Option<[Operand; 2]>,
 }
 
 /// The registers for one k-tile of x, filled by loads in flight.
@@ -35,7 +37,12 @@ impl Activation {
     pub(super) fn place(b: &mut Builder, skinny: &Skinny<'_>) -> Self {
         let main = skinny.main;
         b.comment("x: this lane's row of tokens, its columns of a run");
-        let row = skinny.x_fragment.token.of(b, skinny.lane);
+        let of_groups = skinny.groups.map(|groups| groups.of_b(b, skinny));
+        let row = match &of_groups {
+            Some(of) => of.row,
+            None => skinny.x_fragment.token.of(b, skinny.lane),
+        };
+        let holds = of_groups.map(|of| of.holds);
         let in_row = skinny.x_fragment.part.of(b, skinny.lane);
         let column = b.mul(in_row, main.problem.input.words(main.lane_columns()));
         let readable = skinny.place.rows.readable(b, skinny.token_tiles() * main.token_tile());
@@ -68,7 +75,7 @@ impl Activation {
             let block = scaled.block.of(b, skinny.lane);
             b.mul(block, 8u32)
         });
-        Self { scales, sources, column, block }
+        Self { scales, sources, column, block, holds }
     }
 
     /// Registers for a k-tile of x.
@@ -106,17 +113,20 @@ impl Activation {
         let vector_columns = vector_words * 4 / main.problem.input.word().bytes();
         let segment_starts = (0..k_tile_words).step_by(of(main.shared_columns()) as usize);
         let vectors = (0..of(main.lane_columns())).step_by(vector_columns as usize);
-        let offsets: Vec<u32> = segment_starts
-            .flat_map(|first| vectors.clone().map(move |vector| first + vector))
+        let offsets: Vec<(usize, u32)> = segment_starts
+            .enumerate()
+            .flat_map(|(run, first)| vectors.clone().map(move |vector| (run, first + vector)))
             .collect();
         let firsts: Vec<Operand> =
             self.sources.iter().map(|source| b.mad(k_tile, k_tile_words, *source)).collect();
-        for (vector, offset) in offsets.into_iter().enumerate() {
+        for (vector, (run, offset)) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
                 let column_is = b.less(column, of(main.problem.input.columns));
                 b.both(there, column_is)
             });
+            // A run of columns has one group of each lane.
+            let mask = self.holds.map_or(mask, |holds| b.both(mask, holds[run]));
             for (first, words) in firsts.iter().zip(&words.x) {
                 let from = Address::new(skinny.io.x, *first).plus(offset);
                 let own = vector_words as usize;

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::group_columns::GroupColumns;
 use super::skinny;
 use crate::ir::{Half, Kernel};
 use crate::schedule::choices::choices;
@@ -106,7 +107,8 @@ impl Schedule for SkinnyTile {
             && problem.stack.is_none()
         {
             let most = WORDS_BESIDE_LEVELS[usize::from(tokens > 1)];
-            let levels = problem.coarse_scale.is_some() && parts > 1;
+            let in_parts = parts > 1 && GroupColumns::of(main, tokens).is_none();
+            let levels = problem.coarse_scale.is_some() && in_parts;
             let many = levels && main.k_tile_words() > most;
             let warps = if tokens <= 8 && !many { 12 } else { 8 };
             let tile = of(2, warps, 2);
@@ -174,6 +176,12 @@ impl Schedule for SkinnyTile {
             registers: self.registers(main),
             given_registers: None,
         }
+    }
+
+    /// Scales that elsewhere multiply weights multiply sums where columns of D have groups.
+    fn rounds_scaled_weights(&self, problem: &Problem) -> bool {
+        let groups = GroupColumns::of(&MainLoop::new(problem), self.tokens);
+        problem.plan.scale.rounds_weights() && groups.is_none()
     }
 
     fn most_tokens(&self, _problem: &Problem) -> u32 {
@@ -283,6 +291,7 @@ impl SkinnyTile {
     /// Registers of a thread below which the assembler spills, from its reports; slightly too many where
     /// the number decides nothing.
     fn registers(&self, main: &MainLoop<'_>) -> u32 {
+        let groups = GroupColumns::of(main, self.tokens);
         let token_tiles = self.tokens.div_ceil(main.token_tile());
         let numbers = main.problem.group_params();
         let numbers: u32 = numbers.map(|(_, of)| of.lane_words(main)).sum();
@@ -310,7 +319,8 @@ impl SkinnyTile {
             Some(InputScale::Row) | None => 0,
         };
         // High and low parts of a group's scales, and of its terms.
-        let parts = 8 * main.problem.plan.scale.parts().unwrap_or(0);
+        let in_parts = main.problem.plan.scale.parts().filter(|_| groups.is_none());
+        let parts = 8 * in_parts.unwrap_or(0);
         // The initial values of integer sums, and sums of x.
         let integers = if main.problem.sums_integers() { 4 } else { 0 };
         let of_x = if main.problem.corrects_sums() { 8 } else { 0 };
