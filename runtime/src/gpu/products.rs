@@ -509,7 +509,8 @@ mod tests {
         let wider = [1.9921876f32, f32::NAN, f32::NEG_INFINITY, f32::from_bits(1)];
         assert!(wider.iter().all(|number| !wide.holds(&number.to_le_bytes())));
         assert!(!wide.holds(&1f32.to_le_bytes()[..3]));
-        let small = ParamRange { number: Number::Float(E4M3), least: 2f64.powi(-9), ..range };
+        let (least, most) = (2f64.powi(-9), 1.875);
+        let small = ParamRange { number: Number::Float(E4M3), least, most, ..range };
         // 1.875, -0, the smallest number; 2; NaN.
         assert!(small.holds(&[0x3f, 0x80, 1]) && !small.holds(&[0x40]) && !small.holds(&[0x7f]));
         // Powers of two: 255 is none.
