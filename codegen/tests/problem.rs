@@ -306,9 +306,12 @@ fn other_layouts_do_not_depend_on_the_range() {
     assert!(of_range >= 5, "{of_range}");
 }
 
+/// By buffer, the largest number of a range.
+type Largest = &'static [(BufferRole, f64)];
+
 /// Short groups beside x in f16: weight, numbers of groups, and by buffer the largest number of the range, none if there is one layout for
 /// all. e4m3's products are numbers of f16; groups as long as a chunk multiply sums.
-const OF_RANGE: &[(&str, &str, &[(BufferRole, f64)])] = &[
+const OF_RANGE: &[(&str, &str, Largest)] = &[
     ("u4 - 8", "scale: f16 per 1x32", &[(Scale, 4096.0)]),
     ("u4 - 8", "scale: bf16 per 1x16", &[(Scale, 4096.0)]),
     ("i2", "scale: f16 per 1x64", &[(Scale, 16384.0)]),

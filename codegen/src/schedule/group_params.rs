@@ -499,7 +499,7 @@ impl LaneNumbers {
             let (word, at) = self.of.place(rows, place, row);
             let (word, more) = self.unsigned_bytes(b, word);
             // The byte under the exponent of 2^23, whose last digit is 1.
-            let bits = b.ternary(Ternary::Permute, word, UNITS_F32.to_bits(), 0x7540 | at / 8);
+            let bits = b.ternary(Ternary::Permute, word, UNITS_F32.to_bits(), 0x7540 | (at / 8));
             let value = b.unary(Unary::AsF32, bits);
             b.add_f32(value, -(UNITS_F32 + more as f32))
         };
