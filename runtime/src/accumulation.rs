@@ -43,6 +43,8 @@ pub struct Decoded {
     /// How weights are rounded after they are multiplied with their group's scale; `None` where scales multiply sums, or
     /// weights exactly.
     pub scaled: Option<ScaledWeights>,
+    /// Sums of terms with their scales are two to this times what they should be.
+    pub exponent: i32,
 }
 
 /// Weights that are rounded after they are multiplied with their group's scale.

@@ -19,7 +19,7 @@ pub trait Backend: Send + Sync {
     /// See [`ProductError`].
     fn prepare_weight(&self, weight: &WeightData<'_>) -> Result<Box<dyn Op>, ProductError>;
 
-    /// Prepares an expert layer: each matrix is asked for once, and dropped when it is packed.
+    /// Prepares an expert layer: each matrix is dropped when it is packed. It may be asked for again ([`ExpertSource::matrix`]).
     ///
     /// # Errors
     /// See [`ExpertError`]; [`ExpertError::NotScheduled`] from a device that has no expert layers.

@@ -27,12 +27,12 @@ use crate::schedule::{
 };
 use crate::target::{Feature, TARGETS, Target};
 
-/// The parameter of a key, 1, whose kernel takes scales of [`Problem::scale_range`] alone.
+/// The parameter of a key, 1, whose kernel takes numbers of [`Problem::param_ranges`] alone.
 pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 /// The parameter of a key with [`Stacked::chosen_from`], where that is not the number of experts.
 const CHOSEN_FROM: &str = "chosen_from";
 
-/// The parameter of a key, 1, whose weight is in the layout for scales of [`Problem::scale_range`] alone.
+/// The parameter of a key, 1, whose weight is in the layout for numbers of [`Problem::param_ranges`] alone.
 pub(super) const LAYOUT_OF_RANGE: &str = "layout_of_range";
 
 /// The kernel for a request and M tokens: the tile that was measured on the device, in the table, or that the model chooses.
@@ -341,7 +341,8 @@ pub(super) fn choice(
         }
         _ => None,
     };
-    let decoded = Decoded { scaled, ..decoded(&plan.dequant) };
+    let unit = if plan.scale.folded.is_some() { exponent } else { 0 };
+    let decoded = Decoded { scaled, exponent: unit, ..decoded(&plan.dequant) };
     Ok(ChosenKernel { key, tokens: u64::from(tokens), compute_dtype, sums, decoded, by })
 }
 
@@ -352,5 +353,5 @@ fn decoded(plan: &DequantPlan) -> Decoded {
         Number::Float(format) if plan.rounds() => Some((format, exponent)),
         _ => None,
     };
-    Decoded { add, rounded, scaled: None }
+    Decoded { add, rounded, scaled: None, exponent: 0 }
 }

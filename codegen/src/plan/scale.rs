@@ -283,7 +283,11 @@ impl FoldedScale {
             exact.exponent.is_some() || columns <= SHORT || in_chunk || operand == BF16
         });
         let largest = largest(segments.iter().map(|(scale, _)| *scale));
-        exact.or_else(|| Self::rounded((number, largest, columns), (dequant, lanes)))
+        // Powers of two have a range in which they are no numbers of f16.
+        let power = |(scale, _): &(&ScaleLevel, _)| scale.number == ScaleType::Number(Number::E8m0);
+        let powers = alone.is_none() && segments.iter().any(power);
+        let rounded = || Self::rounded((number, largest, columns), (dequant, lanes));
+        exact.or_else(|| rounded().filter(|this| !powers || this.rounding != WeightRounding::Twice))
     }
 
     /// A scale whose product with any code is a number of the operand's type.

@@ -26,17 +26,19 @@ pub struct NumberRange {
 }
 
 impl NumberRange {
-    /// Numbers of a type up to this size that f16 takes: rounded to it, which loses no digits below its smallest number.
+    /// Numbers of a type, up to this size, that are rounded to f16. Those below its smallest normal number lose no digits: none of f16
+    /// itself, of bf16 those that end at 2^-24, no others. (Scales of e8m0 may become 0: those of weights that then are less than half of
+    /// f16's smallest number.)
     pub fn of_f16(number: Number, most: f64) -> Self {
         let least = match number {
             Number::E8m0 => number.decode(0),
             NUMBER_F16 => number.decode(1),
             // Seven digits below the leading one.
             NUMBER_BF16 => 2f64.powi(-17),
-            // Below the smallest normal number fewer digits are left.
-            _ => 2f64.powi(-14),
+            number => number.decode(1).max(2f64.powi(-14)),
         };
-        Self { number, most: most.log2().floor().exp2(), least }
+        let most = most.log2().floor().exp2().min(number.max());
+        Self { number, most, least }
     }
 }
 

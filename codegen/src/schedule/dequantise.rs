@@ -249,7 +249,7 @@ impl ByRow {
         };
         match &mut self.scales {
             None => value,
-            Some(Scales::InParts(scales)) => {
+            Some(Scales::Made(scales)) => {
                 let (value, power) = match (value, step, scales.power_of(step)) {
                     (None, Step::Fma16(_, x, ..), Some(power)) => (registers.arg(*x), power),
                     _ => (decoded(registers)?, 0),

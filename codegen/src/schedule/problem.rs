@@ -261,7 +261,7 @@ impl Problem {
     /// and of scales that multiply weights in a way that rounds these:
     /// - in bf16 the constants of last dequantisation steps take them, unless zero points are in the constants;
     /// - in f16 weights are no larger than its numbers, nor are scales that make good what decoding leaves codes too
-    ///   small. (None is too small: the product of integers and a number of f16 is a multiple of its smallest number.)
+    ///   small. (Products of integers and a number of f16 are multiples of f16's smallest number, so that none is too small.)
     pub fn param_ranges(&self) -> Vec<(BufferRole, NumberRange)> {
         let own = self.of_warp_groups();
         let of_scales = |range| vec![(BufferRole::Scale, range)];

@@ -164,7 +164,7 @@ fn tiles(target: &str, share: Share) -> Vec<(String, String)> {
                     k,
                     x_columns: k,
                     scales_in_range: true,
-                    layout_of_range: false,
+                    layout_of_range: true,
                 };
                 let stacked = Stacked {
                     product,

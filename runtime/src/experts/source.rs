@@ -14,7 +14,8 @@ pub trait ExpertSource {
     fn scheme(&self, product: ExpertProduct) -> &Scheme;
 
     /// One matrix: of expert 0 to L - 1, shard 0 (gate) or 1 (up). [`ExpertProduct::Down`] has shard 0
-    /// alone. Its own scales, zero points, bias and static parameters of the input come with it.
+    /// alone. Its own scales, zero points, bias and static parameters of the input come with it. A device may ask for it again:
+    /// for the order of its columns, or if it takes another layout.
     ///
     /// # Errors
     /// What the stored tensors have wrong.

@@ -44,7 +44,7 @@ pub struct ParamRange {
     pub buffer: BufferRole,
     /// Their type: a float of 8, 16 or 32 bits, or powers of two of 8.
     pub number: Number,
-    /// The least magnitude besides 0, a number of the type.
+    /// The least magnitude besides 0, a number of the type; 0 if there is none.
     pub least: f64,
     /// The largest magnitude, a number of the type.
     pub most: f64,

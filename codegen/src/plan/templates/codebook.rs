@@ -91,7 +91,8 @@ fn integers(request: &TemplateRequest<'_>) -> Option<Sequence> {
         }
     }
     let encoding = OutputEncoding::Value { add: 0, exponent };
-    Some(sequence("byte_tables", request, encoding, (draft, outputs)))
+    let template = if half == Half::F16 { "byte_tables" } else { "subnormal_half" };
+    Some(sequence(template, request, encoding, (draft, outputs)))
 }
 
 /// The values of a codebook as bytes less an offset, times `2^unit`.

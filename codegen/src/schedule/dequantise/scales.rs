@@ -13,7 +13,7 @@ pub(in crate::schedule) enum Scales {
     /// Numbers of the operand's type.
     Whole(WholeScales),
     /// Made of parameters with more digits, and terms.
-    InParts(Box<ScaleParts>),
+    Made(Box<ScaleParts>),
 }
 
 /// The groups of a k-tile that a lane dequantises.
@@ -52,7 +52,7 @@ impl Scales {
         let (half, plan) = (main.problem.half()?, &main.problem.plan.scale);
         if let Some(parts) = plan.parts() {
             let made = ScaleParts::new(main, (half, parts), (scale, term), groups);
-            return Some(Self::InParts(Box::new(made)));
+            return Some(Self::Made(Box::new(made)));
         }
         let scale = scale.finest;
         let rows = main.rows(&scale.of).len;

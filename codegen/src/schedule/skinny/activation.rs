@@ -115,18 +115,18 @@ impl Activation {
         let vectors = (0..of(main.lane_columns())).step_by(vector_columns as usize);
         let offsets: Vec<(usize, u32)> = segment_starts
             .enumerate()
-            .flat_map(|(run, first)| vectors.clone().map(move |vector| (run, first + vector)))
+            .flat_map(|(part, first)| vectors.clone().map(move |vector| (part, first + vector)))
             .collect();
         let firsts: Vec<Operand> =
             self.sources.iter().map(|source| b.mad(k_tile, k_tile_words, *source)).collect();
-        for (vector, (run, offset)) in offsets.into_iter().enumerate() {
+        for (vector, (part, offset)) in offsets.into_iter().enumerate() {
             let mask = column.map_or(there, |column| {
                 let column = b.add(column, offset);
                 let column_is = b.less(column, of(main.problem.input.columns));
                 b.both(there, column_is)
             });
-            // A run of columns has one group of each lane.
-            let mask = self.holds.map_or(mask, |holds| b.both(mask, holds[run]));
+            // Half of a k-tile has one group of each lane.
+            let mask = self.holds.map_or(mask, |holds| b.both(mask, holds[part]));
             for (first, words) in firsts.iter().zip(&words.x) {
                 let from = Address::new(skinny.io.x, *first).plus(offset);
                 let own = vector_words as usize;

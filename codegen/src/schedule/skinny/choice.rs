@@ -321,6 +321,8 @@ impl SkinnyTile {
         // High and low parts of a group's scales, and of its terms.
         let in_parts = main.problem.plan.scale.parts().filter(|_| groups.is_none());
         let parts = 8 * in_parts.unwrap_or(0);
+        // Ones, and sums of x over groups.
+        let of_groups = if groups.is_some() && main.problem.correction.is_some() { 8 } else { 0 };
         // The initial values of integer sums, and sums of x.
         let integers = if main.problem.sums_integers() { 4 } else { 0 };
         let of_x = if main.problem.corrects_sums() { 8 } else { 0 };
@@ -344,6 +346,7 @@ impl SkinnyTile {
             + integers
             + of_x
             + parts
+            + of_groups
             + overlap
             + self.row_tiles * tile
             + further

@@ -1,10 +1,13 @@
-//! Sums of groups side by side, for one or two tokens: columns of D that have no token have groups.
+//! Sums of groups side by side, for one or two tokens: what D holds beside tokens.
 //!
-//! A scale that multiplies weights takes one to three operations for each two codes. D has eight columns, and one or two tokens
-//! leave most of them empty. Here column `2 q + j` of D is the sum over group j of the two groups that lanes of part q have in a
-//! k-tile: B holds x in the columns of w of that group, and 0 elsewhere. So each lane finds the sums of its own groups in its
-//! registers of D, and multiplies them with their scales, once for 16 or 32 columns and without a rounding of weights. Lanes that
-//! have the same groups serve a token each.
+//! A scale that multiplies weights takes one to three operations for each two codes. D has eight columns, for eight tokens, and one
+//! or two tokens leave most of them empty. Here a column of D is the sum over one group: B holds x in the columns of w of that
+//! group, and 0 elsewhere. Scales multiply these sums, once for 16 or 32 columns and without a rounding of weights.
+//!
+//! Four lanes share a row of w, and each has columns of two groups of a k-tile. Lane q of the four finds columns `2 q` and `2 q + 1`
+//! of D in its registers, so that these are the sums over its own two groups, whose scales it has. In groups of 32 columns of 4-bit codes
+//! lanes 0 and 1 have groups 0 and 2 of the k-tile, lanes 2 and 3 groups 1 and 3: columns 0 to 7 of D are groups 0, 2, 0, 2, 1, 3, 1, 3. Lanes
+//! that have the same groups, as 0 and 1 here, serve a token each.
 //!
 //! A term that is added to weights multiplies the sum of x over the group, which a product with ones in A gives all lanes.
 //! After the last k-tile lanes add the sums of their groups, and the first lane of a row has its tokens' registers of D.
@@ -44,6 +47,10 @@ impl GroupColumns {
     /// groups.
     pub(super) fn of(main: &MainLoop<'_>, tokens: u32) -> Option<Self> {
         main.problem.plan.scale.parts()?;
+        // Scales of x along K multiply sums of their own groups.
+        if main.problem.scales_segments() {
+            return None;
+        }
         let (scale, lanes, x) = (main.problem.scale?, main.lanes(), main.x_fragment().ok()?);
         let of_row = main.row_lanes();
         let same = of_row / scale.apart;

@@ -121,8 +121,8 @@ struct Candidate {
     parts: Vec<usize>,
 }
 
-/// A type of x in whose layout a matrix has a number that the layout does not take.
-struct OutOfRange(FloatFormat);
+/// Types of x whose layouts do not take a number of a matrix.
+struct OutOfRange(Vec<FloatFormat>);
 
 /// A product's buffers while its matrices are read.
 struct Packing<'s> {
@@ -150,7 +150,7 @@ impl<M> Stacks<M> {
         loop {
             match Self::packed(executor, weights, (sizes, input_scales), &any)? {
                 Ok(stacks) => return Ok(stacks),
-                Err(OutOfRange(element)) => any.push(element),
+                Err(OutOfRange(elements)) => any.extend(elements),
             }
         }
     }
@@ -351,6 +351,7 @@ impl<'s> Packing<'s> {
 
     /// Packs the next matrix behind those before, unless it has numbers that a layout does not take.
     fn add(&mut self, matrix: &Unpacked) -> Result<Result<(), OutOfRange>, ExpertError> {
+        let mut out = Vec::new();
         for (at, Packed { order, native, bytes }) in self.packed.iter_mut().enumerate() {
             let order = order.and_then(|at| self.orders[at].of(self.matrices));
             let own = native.pack(matrix, order)?;
@@ -358,7 +359,7 @@ impl<'s> Packing<'s> {
             for candidate in readers {
                 let mut ranges = candidate.param_ranges.iter();
                 if ranges.any(|range| range.buffer == native.role && !range.holds(&own)) {
-                    return Ok(Err(OutOfRange(candidate.element)));
+                    out.push(candidate.element);
                 }
             }
             bytes.extend(own);
@@ -368,7 +369,7 @@ impl<'s> Packing<'s> {
             }
         }
         self.matrices += 1;
-        Ok(Ok(()))
+        Ok(if out.is_empty() { Ok(()) } else { Err(OutOfRange(out)) })
     }
 
     fn uploaded<E: Executor>(

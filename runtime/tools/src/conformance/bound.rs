@@ -104,7 +104,7 @@
 //! outer one e (1 + e) of |v s| + |m| at most, which is at most W_k: together e (2 + e). Below the format's normal numbers each R
 //! may lose half of the smallest number, that of s times the value.
 //!
-//! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150, times all factors that
+//! Underflow: each of at most [`FIXED`] products of a term may lose 2^-150 (over the unit of sums, if that is small), times all factors that
 //! are multiplied later, each of which is at most the larger of itself and 1. Where stored codes are
 //! summed, the factor of a code is at most `max(1, |v| + |zero|) + 2 o' <= max(1, |v| + |zero|) (1 + 2 o')`:
 //! a code of value 0 has one, too. Instructions that
@@ -284,6 +284,9 @@ impl Inexact {
                 (ScaleDigits::Rounded, true) => (rounding * (2.0 + rounding), 3.0 * lost),
             }
         });
+        // Sums in a small unit lose more below the smallest f32.
+        let small = 2f64.powi(-decoded.exponent.min(0)) - 1.0;
+        let unscaled = unscaled + FIXED as f64 * TINY * small;
         let of_codes = Self::of_codes(weight, decoded.rounded);
         // One rounding after another.
         let relative = of_codes.relative + scaling + of_codes.relative * scaling;
@@ -354,7 +357,7 @@ mod tests {
             code: Code::Codebook(values.iter().map(|value| value.to_bits()).collect()),
             offset: 0,
         };
-        let rounded = Decoded { add: 0, rounded: Some((F16, 0)), scaled: None };
+        let rounded = Decoded { rounded: Some((F16, 0)), ..Decoded::default() };
         let third = f64::from(1.0f32 / 3.0);
         let relative = (F16.round(third) - third).abs() / third;
         let of = Inexact::of(&book(&[0.5, 1.0 / 3.0]), rounded);
@@ -362,7 +365,7 @@ mod tests {
         assert!(relative > 0.0 && relative < 2f64.powi(-11));
         // Twice the value is rounded as the value is; the error of a value that is flushed is the
         // value.
-        let twice = Decoded { add: 0, rounded: Some((F16, 1)), scaled: None };
+        let twice = Decoded { rounded: Some((F16, 1)), ..Decoded::default() };
         let of = Inexact::of(&book(&[1.0 / 3.0, 1e-9]), twice);
         assert_eq!(of, Inexact { relative, absolute: f64::from(1e-9f32), unscaled: 0.0 });
         assert_eq!(Inexact::of(&book(&[1.0 / 3.0, 1.0]), Decoded::default()), Inexact::default());
@@ -384,6 +387,10 @@ mod tests {
         let [alone, term] = [false, true].map(|adds| of(ScaleDigits::Rounded, adds));
         assert_eq!((alone.relative, alone.unscaled), (twice, 2.0 * lost));
         assert_eq!((term.relative, term.unscaled), (twice, 3.0 * lost));
+        // Sums in units of 2^-36 lose 2^36 times as much.
+        let in_units = Decoded { exponent: -36, ..Decoded::default() };
+        let of = Inexact::of(&book(&[1.0, 2.0]), in_units);
+        assert!(of.unscaled > 2f64.powi(-150 + 36) && of.unscaled < 2f64.powi(-140 + 36));
         let sizes = Magnitudes { y: 1.0, terms: 100.0, offsets: 10.0, factors: 1.0, bias: 0.0 };
         let chain = RoundingCount::of(Sums::Matrix, 64, (1, 1), 1);
         let with = |inexact| bound(sizes, chain, (0.0, inexact), quantloom_dsl::format::F32);
