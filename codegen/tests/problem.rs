@@ -372,6 +372,27 @@ fn short_groups_in_f16_have_a_layout_for_scales_of_a_range() {
     }
 }
 
+/// Levels and minima have one layout for x in bf16 and x in f16, if their numbers are in range: a device holds them once.
+#[test]
+fn levels_have_one_layout_for_both_types_of_x() {
+    for numbers in [
+        "weight: u6 - 32, scale: i8 per 1x16, scale: f16 per 1x256",
+        "weight: u4, shift: -u6, shift: f16 per 1x256, scale: u6 per 1x32, scale: f16 per 1x256",
+        "weight: u4, shift: f16, scale: f16 per 1x32",
+    ] {
+        let text = format!("s {{ {numbers}, pack: u32 [k:* | w, n], activation: bf16 | f16 }}");
+        let scheme = parse(&text).unwrap();
+        let [in_bf16, in_f16] = [0, 1].map(|x| {
+            let of = ((72, 512), true);
+            Problem::in_layout(&scheme, &scheme.activations[x], target("sm_90a").unwrap(), of)
+                .unwrap()
+        });
+        assert!(in_f16.is_of_range() && !in_bf16.is_of_range(), "{text}");
+        assert_eq!(in_bf16.plan.native, in_f16.plan.native, "{text}");
+        assert!(in_bf16.group_params().eq(in_f16.group_params()), "{text}");
+    }
+}
+
 /// Powers of two up to where bf16 ends stand for the power of two that decoding multiplies with, in one layout for all scales; beside
 /// integers, whose last step is another one, they do not.
 #[test]
