@@ -33,6 +33,10 @@ fn product(scheme: &str, in_f16: bool, shape: (u32, u32)) -> Problem {
 fn no_weight_is_rounded() {
     for &(scheme, in_f16, most) in SCHEMES {
         for shape in [(41, 200), (72, 1096), (40, 8), (4112, 264)] {
+            // Two tiles of rows: of one scheme, since so many rows take long.
+            if shape.0 > 4096 && scheme != "minima" {
+                continue;
+            }
             let problem = product(scheme, in_f16, shape);
             for m in 1..=3 {
                 let chosen = choose(&problem, m).unwrap();
