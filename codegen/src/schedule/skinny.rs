@@ -21,19 +21,19 @@
 mod activation;
 mod choice;
 mod group_columns;
+mod params;
 
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Cache, Extent, Kernel, LaunchConfig, Mask, MatrixScale, Op,
-    Operand, Reg, Special, Type, Uniformity,
+    Address, Binary, Builder, Cache, Extent, Kernel, LaunchConfig, Mask, Op, Operand, Reg, Special,
+    Type, Uniformity,
 };
 
 use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::combined::{CombinedBlock, ExpertsOfToken};
 use super::constants::{Constants, RowRange};
-use super::dequantise::{ByRow, Scales, StepOfA, Zeros, steps};
+use super::dequantise::{ByRow, StepOfA, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
-use super::group_params::{GroupParams, LaneLevels, LaneNumbers};
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::participants::Participants;
@@ -46,6 +46,7 @@ use super::unscheduled::Unscheduled;
 use super::weights_prefetch::WeightsPrefetch;
 use activation::Activation;
 use group_columns::GroupColumns;
+use params::{LaneParams, TileParams};
 
 pub use choice::SkinnyTile;
 
@@ -65,15 +66,6 @@ struct Skinny<'p> {
     codes: Vec<Vec<Operand>>,
     /// The group parameters that the product has: scales, zero points, corrections.
     params: Vec<LaneParams>,
-}
-
-/// One group parameter, and where this lane reads its values.
-struct LaneParams {
-    of: GroupParams,
-    buffer: BufferId,
-    /// Per tile of rows, the first word at k-tile 0.
-    tiles: Vec<Operand>,
-    shift: Option<Operand>,
 }
 
 /// The registers for one k-tile, filled by loads in flight.
@@ -596,104 +588,6 @@ impl<'p> Skinny<'p> {
                 }
             });
             used(b, tile);
-        }
-    }
-}
-
-/// The group parameters of one tile of rows, in registers.
-struct TileParams<'d, 'p> {
-    skinny: &'d Skinny<'p>,
-    flight: &'d InFlight,
-    tile: usize,
-}
-
-impl TileParams<'_, '_> {
-    fn of(&self, buffer: Option<BufferId>) -> Option<(&LaneParams, &[Reg])> {
-        let mut all = self.skinny.params.iter().zip(&self.flight.params);
-        let (of, tiles) = all.find(|(of, _)| Some(of.buffer) == buffer)?;
-        Some((of, &tiles[self.tile]))
-    }
-
-    /// The zero points of a k-tile, segment by segment.
-    fn zeros(&self, b: &mut Builder) -> Option<Zeros> {
-        let (main, half) = (self.skinny.main, self.skinny.main.problem.half()?);
-        let (LaneParams { of, shift, .. }, words) = self.of(self.skinny.io.zero)?;
-        let segments = 0..main.k_tile() / main.segment();
-        let rows = main.rows(of).len;
-        let segments = segments
-            .map(|segment| of.twice(b, rows, (words, *shift), of.of_segment(main, segment)));
-        let segments = segments.collect();
-        Some(Zeros::new(half, main, segments))
-    }
-
-    /// The scales that the dequantisation of a k-tile multiplies with, if any.
-    fn of_weights(&self, b: &mut Builder) -> Option<Scales> {
-        let main = self.skinny.main;
-        main.problem.plan.scale.folded?;
-        let [scale, term] = self.levels();
-        scale?.scales_of_weights(b, main, term)
-    }
-
-    /// The levels of scales, and those of terms.
-    fn levels(&self) -> [Option<LaneLevels>; 2] {
-        let read = |(LaneParams { of, shift, .. }, words): (&LaneParams, &[Reg])| LaneNumbers {
-            of: *of,
-            words: words.to_vec(),
-            shift: *shift,
-        };
-        let io = &self.skinny.io;
-        let levels = [(io.scale, io.coarse_scale), (io.correction, io.coarse_correction)];
-        levels.map(|(finest, coarse)| {
-            let [finest, coarse] = [finest, coarse].map(|buffer| self.of(buffer).map(read));
-            finest.map(|finest| LaneLevels { finest, coarse })
-        })
-    }
-
-    /// The scales of w for each step of a k-tile, for an instruction that scales; otherwise none.
-    fn of_product(&self, b: &mut Builder) -> Vec<MatrixScale> {
-        let main = self.skinny.main;
-        let words = main.scaled().and_then(|_| self.of(self.skinny.io.scale));
-        let of = |(LaneParams { of, shift, .. }, words): (&LaneParams, &[Reg])| {
-            of.of_product(b, main, (words, *shift))
-        };
-        words.map(of).unwrap_or_default()
-    }
-
-    /// The factors of a segment's sums.
-    fn scales(&self, b: &mut Builder, segment: u32) -> SegmentScales {
-        let main = self.skinny.main;
-        let mut values = |buffer, exponent| {
-            let (LaneParams { of, shift, .. }, words) = self.of(buffer)?;
-            let rows = main.rows(of).len;
-            Some(of.values(b, rows, (words, *shift), of.of_segment(main, segment), exponent))
-        };
-        let scale = self.skinny.io.scale.filter(|_| main.problem.scales_sums());
-        let rows = values(scale, main.problem.exponent());
-        let correction = self.skinny.io.correction.filter(|_| main.problem.corrects_sums());
-        SegmentScales { rows, tokens: None, correction: values(correction, 0) }
-    }
-}
-
-impl LaneParams {
-    /// Loads the values of a k-tile for a tile of rows.
-    fn load(
-        &self,
-        b: &mut Builder,
-        skinny: &Skinny<'_>,
-        (tile, words): (usize, &[Reg]),
-        k_tile: Operand,
-        there: Operand,
-    ) {
-        let main = skinny.main;
-        let [_, apart] = self.of.words(main.problem);
-        let k_tile = self.of.k_tile_word(b, main, k_tile);
-        let (start, ahead) = Skinny::tile_start(&self.tiles, tile, apart);
-        let at = b.add(k_tile, start);
-        // Values shared by several rows have no alignment: word by word.
-        let most = if self.of.rows > 1 { 1 } else { 4 };
-        for (vector, words) in (0..).zip(words.chunks(most)) {
-            let from = Address::new(self.buffer, at).plus(ahead + vector * most as u32);
-            b.load_into(words, from, width(words.len() as u32), masked(there), Cache::Default);
         }
     }
 }

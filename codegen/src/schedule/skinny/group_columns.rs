@@ -12,7 +12,8 @@
 //! A term that is added to weights multiplies the sum of x over the group, which a product with ones in A gives all lanes.
 //! After the last k-tile lanes add the sums of their groups, and the first lane of a row has its tokens' registers of D.
 
-use super::{Skinny, activation};
+use super::params::TileParams;
+use super::{InFlight, Skinny, activation};
 use crate::ir::{Accumulator, Builder, Operand, Reg, Shuffle, Type, Uniformity};
 use crate::schedule::dequantise::{ByRow, StepOfA, steps};
 use crate::schedule::group_params::LaneLevels;
@@ -126,7 +127,7 @@ impl Skinny<'_> {
         (ones, table): (Option<&[Reg]>, Option<Table>),
         sums: &[Vec<Reg>],
         words: &activation::InFlight,
-        flight: &super::InFlight,
+        flight: &InFlight,
         mut used: impl FnMut(&mut Builder, usize),
     ) {
         let main = self.main;
@@ -156,7 +157,7 @@ impl Skinny<'_> {
                 let StepOfA { step: number, before, a } = of;
                 step(b, &part, &a, (number, before == 0));
             });
-            let numbers = super::TileParams { skinny: self, flight, tile };
+            let numbers = TileParams { skinny: self, flight, tile };
             let [scale, term] = numbers.levels();
             let all = [(scale, Some(&part)), (term, of_x.as_ref())];
             for (levels, of_groups) in all {
