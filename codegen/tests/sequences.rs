@@ -186,6 +186,8 @@ fn every_code_can_be_decoded() {
         let integers = if operand == OperandType::F16 { "byte_tables" } else { "subnormal_half" };
         for (weight, template, steps) in [
             (book(16, |code| code as f32 * 15.0 - 100.0), integers, 19),
+            (book(16, |code| code as f32 * 17.0), integers, 19),
+            (book(16, |code| code as f32 * -8.5), integers, 19),
             (book(16, any), "byte_tables", 21),
         ] {
             let plan = DequantPlan::new(&weight, operand, Class::Hopper).unwrap();
