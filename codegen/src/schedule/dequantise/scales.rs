@@ -61,7 +61,7 @@ impl Scales {
         let of_range = of_range.flatten();
         let exponent = plan.folded.and_then(|folded| folded.exponent).or(of_range);
         // Of values that decoding leaves a power of two too small.
-        let too_small = main.problem.scaled_exponent() - main.problem.plan.dequant.encoding().1;
+        let too_small = scale.of.exponent_of_unit(main.problem);
         let power = exponent.or((too_small != 0).then_some(too_small));
         // The weights of scales that are 0 then are rounded to 0: they are no more than half of f16's smallest number.
         let flushes = main.problem.plan.dequant.largest() * 2f64.powi(-15) <= 2f64.powi(-25);
