@@ -55,6 +55,14 @@ pub enum Work {
     Route(Routing),
     /// The pairs of an expert layer, sorted by expert.
     Order,
+    /// Both the pairs of an expert layer, sorted by expert, and x, as it comes, to what the first product of the key's
+    /// target reads, where all experts read x alike.
+    OrderWithOperand {
+        /// The scheme, as in a product.
+        scheme: Arc<Scheme>,
+        /// Element type of x.
+        own: Number,
+    },
     /// x times router weights, of an expert layer with the weight on the input.
     WeighRows {
         /// Element type of x.
@@ -156,6 +164,11 @@ impl Work {
         Self::Operand { scheme, own, experts: Some(role) }
     }
 
+    /// The order of pairs, and what the first product of an expert layer reads of x.
+    pub fn order_with_operand(scheme: &Scheme, activation: &Activation, own: Number) -> Self {
+        Self::OrderWithOperand { scheme: Arc::new(unpacked(scheme, activation)), own }
+    }
+
     /// The transform from a scheme's packing to the native layout.
     pub fn to_native(scheme: &Scheme) -> Self {
         Self::ToNative(Arc::new(anonymous(scheme)))
@@ -171,6 +184,7 @@ impl Work {
         match self {
             Self::Product { scheme, .. }
             | Self::Operand { scheme, .. }
+            | Self::OrderWithOperand { scheme, .. }
             | Self::ToNative(scheme)
             | Self::FromNative(scheme) => Some(scheme),
             Self::Route(_)
@@ -240,6 +254,11 @@ impl fmt::Display for Work {
             }
             Self::Route(routing) => write!(f, "experts of logits by {routing}"),
             Self::Order => f.write_str("pairs sorted by expert"),
+            Self::OrderWithOperand { scheme, own } => write!(
+                f,
+                "pairs sorted by expert, and x in {own} for products of {}-bit codes",
+                bits(scheme)
+            ),
             Self::WeighRows { own } => write!(f, "x in {own} times router weights"),
             Self::Gate { gate, own } => write!(f, "{gate} to {own}"),
             Self::Combine { parts, output, .. } => {

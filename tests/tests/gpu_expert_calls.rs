@@ -159,16 +159,18 @@ fn one_token_is_two_launches() {
     }
 }
 
-/// What needs no order comes before it, so that the first product may start while pairs are sorted: x times router weights, and an
-/// operand of a row per token. (One of a row per slot reads the order: it would be wrong before.)
+/// What needs no order comes before it, so that the first product may start while pairs are sorted, or in the same kernel:
+/// x times router weights, and an operand of a row per token. (One of a row per slot reads the order: it would be wrong
+/// before.)
 #[test]
 fn the_order_comes_right_before_its_first_reader() {
     let on_input = "8 experts of 64 x 96, top 1, softmax, silu, weight on input";
     let sorted = "pairs sorted by expert";
     for (scheme, layer, expected) in [
         ("ct_w4a16", LAYER, [sorted, "gate_up"]),
-        ("ct_w8a8", LAYER, ["x in bf16", sorted]),
-        ("gptq4_v2_actorder", LAYER, ["x in f16", sorted]),
+        ("ct_w8a8", LAYER, ["pairs sorted by expert, and x in bf16", "gate_up"]),
+        ("quark_w8a8_int8_tensor", LAYER, ["x in bf16", "x in bf16"]),
+        ("gptq4_v2_actorder", LAYER, ["pairs sorted by expert, and x in f16", "gate_up"]),
         ("ct_w4a16", on_input, ["x in bf16 times router weights", sorted]),
     ] {
         let scheme = quantloom_kernels::scheme(scheme).unwrap();

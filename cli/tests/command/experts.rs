@@ -231,7 +231,7 @@ fn sim_runs_whole_layers() {
         "ct_w4a8 --target gfx942 --experts 4x2 --m 17 --routing one --seed 1",
     ] {
         let ran = quantloom(&words(&format!("sim {line}"))).done();
-        for part in ["kernel combine", "kernel order", "launches; y: ", "within their bounds"] {
+        for part in ["kernel combine", "order_e4", "launches; y: ", "within their bounds"] {
             assert!(ran.out.contains(part), "{line}: no `{part}` in\n{}", ran.out);
         }
     }

@@ -20,6 +20,7 @@ use crate::emit;
 use crate::ir::{Element, Kernel, Verified, verify};
 use crate::plan::DequantPlan;
 use crate::schedule::activation::Routed;
+use crate::schedule::experts::SortProblem;
 use crate::schedule::transform::{Direction, NativeBufferKind, transform};
 use crate::schedule::{
     Case, Chosen, Problem, Stack, Unscheduled, UnscheduledPart, candidates, choose_by_model,
@@ -195,6 +196,11 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
     };
     let of_range = parameters.get(LAYOUT_OF_RANGE) == Some(&1);
     let problem = || posed(scheme, activation, target, ((size("n")?, size("k")?), of_range));
+    // The product as what reads the operand multiplies it.
+    let read_by = |problem: &Problem| match parameters.get(operand::WARP_GROUPS) {
+        Some(1) => problem.of_warp_groups().clone(),
+        _ => problem.clone(),
+    };
     let direction = match &key.work {
         Work::Product { output, experts, .. } => {
             let chosen = Chosen::read(name, parameters)?;
@@ -225,12 +231,21 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
                 }
             };
             let of = (scheme, activation, *own);
-            let problem = problem()?;
-            let product = match parameters.get(operand::WARP_GROUPS) {
-                Some(1) => problem.of_warp_groups(),
-                _ => &problem,
+            return operand::written(&read_by(&problem()?), of, routed, (columns, launch));
+        }
+        Work::OrderWithOperand { own, .. } if name == operand::SCHEDULE => {
+            let columns = size("x_columns")?;
+            let small = |name| u32::try_from(size(name)?).map_err(|_| none());
+            let order = SortProblem {
+                target,
+                experts: small("experts")?,
+                local: small("local")?,
+                mapped: size("mapped")? != 0,
+                slots: small("slots")?,
+                counted: false,
             };
-            return operand::written(product, of, routed, (columns, launch));
+            let of = (scheme, activation, *own);
+            return operand::written_with_order(&read_by(&problem()?), of, columns, &order);
         }
         Work::ToNative(_) if name == TRANSFORM => Direction::ToNative,
         Work::FromNative(_) if name == TRANSFORM => Direction::FromNative,

@@ -38,7 +38,7 @@ pub(super) fn keys(
     };
     let blocks = [("local", local), ("slots", slots)];
     let sized = |more: &[(&'static str, u64)]| [&blocks[..], more].concat();
-    let counted = tokens.saturating_mul(top_k) > u64::from(COUNTED_BY_ALL);
+    let counted = are_counted(tokens, top_k);
     let order = |launch| {
         let sizes = [
             ("experts", experts),
@@ -69,6 +69,32 @@ pub(super) fn keys(
         weigh: key(Work::WeighRows { own }, &[("hidden", hidden)]),
         gate: key(Work::Gate { gate: layer.gate, own }, &sized(&[("intermediate", intermediate)])),
         combine: key(Work::Combine { parts, own: of_shared, output }, &sized(&sums)),
+    })
+}
+
+/// Whether a kernel of its own counts the pairs of so many tokens.
+fn are_counted(tokens: u64, top_k: u64) -> bool {
+    tokens.saturating_mul(top_k) > u64::from(COUNTED_BY_ALL)
+}
+
+/// The order of a layer's pairs for M tokens and token blocks of `slots` slots.
+///
+/// # Errors
+/// A target without kernels.
+pub(super) fn sort_problem(
+    request: &ExpertRequest<'_>,
+    slots: u64,
+    tokens: u64,
+) -> Result<SortProblem, Refusal> {
+    let &ExpertRequest { experts, local, mapped, top_k, target, .. } = request;
+    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+    Ok(SortProblem {
+        target: gpu(target)?,
+        experts: size(experts),
+        local: size(local),
+        mapped,
+        slots: size(slots),
+        counted: are_counted(tokens, top_k),
     })
 }
 
@@ -132,8 +158,10 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             weighted: size("weighted")? != 0,
             shared: size("shared")? != 0,
         }),
-        Work::Product { .. } | Work::Operand { .. } | Work::ToNative(_) | Work::FromNative(_) => {
-            return Err(none());
-        }
+        Work::Product { .. }
+        | Work::Operand { .. }
+        | Work::OrderWithOperand { .. }
+        | Work::ToNative(_)
+        | Work::FromNative(_) => return Err(none()),
     })
 }

@@ -240,6 +240,17 @@ impl Products for Jit {
         experts::keys(request, slots, tokens)
     }
 
+    fn order_with_operand(
+        &self,
+        request: &Request<'_>,
+        product: &KernelKey,
+        (layer, slots, tokens): (&ExpertRequest<'_>, u64, u64),
+    ) -> Result<Option<KernelKey>, Refusal> {
+        let order = experts::sort_problem(layer, slots, tokens)?;
+        let of = (&order, layer.top_k);
+        Ok(operand::key_with_order(request, &problem(request)?, product, of)?)
+    }
+
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
         let operand = problem(request)?.input.operand;
         Ok(match (request.activation, operand.number()) {

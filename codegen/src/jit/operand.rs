@@ -9,7 +9,8 @@ use super::JitError;
 use super::compile::{layout_of, role, stack};
 use crate::ir::Kernel;
 use crate::schedule::activation::{ActivationProblem, Routed, activation};
-use crate::schedule::{Chosen, InputScale, Problem};
+use crate::schedule::experts::SortProblem;
+use crate::schedule::{Chosen, InputScale, Problem, order_with_operand, takes_order_with_operand};
 use crate::target::Feature;
 
 /// The name of these kernels' schedule in a key.
@@ -113,6 +114,48 @@ pub(super) fn keys_stacked(
     let whole = copies.then_some((WHOLE_BLOCKS, 1));
     let more = sizes.into_iter().chain(of_warp_groups(product, own).iter().copied()).chain(whole);
     Ok(launches(request, &problem, work, &more.collect::<Vec<_>>()))
+}
+
+/// The key of the one kernel that also sorts the pairs of an expert layer with k experts a token, for its first product by
+/// a kernel; `None` if there is none.
+pub(super) fn key_with_order(
+    request: &Request<'_>,
+    product: &Problem,
+    kernel: &KernelKey,
+    (order, top_k): (&SortProblem, u64),
+) -> Result<Option<KernelKey>, JitError> {
+    let own = as_multiplied(product, chosen(Some(kernel))?);
+    let top_k = u32::try_from(top_k).unwrap_or(u32::MAX);
+    let problem = problem(request, own)?;
+    let taken = problem.is_some_and(|problem| takes_order_with_operand(&problem, order, top_k));
+    let &SortProblem { experts, local, mapped, slots, .. } = order;
+    let dtype = Number::Float(request.input_dtype);
+    let key = || {
+        let work = Work::order_with_operand(request.scheme, request.activation, dtype);
+        let sizes = [
+            ("n", request.n),
+            ("k", request.k),
+            ("x_columns", request.x_columns),
+            ("experts", experts.into()),
+            ("local", local.into()),
+            ("mapped", mapped.into()),
+            ("slots", slots.into()),
+        ];
+        let more = of_warp_groups(product, own).iter().copied().chain(layout_of(product));
+        let schedule = Schedule::new(SCHEDULE, sizes.into_iter().chain(more));
+        KernelKey { work, schedule, target: request.target.to_owned() }
+    };
+    Ok(taken.then(key))
+}
+
+/// The kernel of such a key.
+pub(super) fn written_with_order(
+    product: &Problem,
+    of: (&Scheme, &Activation, Number),
+    columns: u64,
+    order: &SortProblem,
+) -> Result<Kernel, JitError> {
+    Ok(order_with_operand(&posed(product, of, columns)?, order))
 }
 
 fn launches(

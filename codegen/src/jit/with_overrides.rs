@@ -114,6 +114,15 @@ impl Products for JitWithOverrides {
         Jit.expert_kernels(request, slots, tokens)
     }
 
+    fn order_with_operand(
+        &self,
+        request: &Request<'_>,
+        product: &KernelKey,
+        of: (&ExpertRequest<'_>, u64, u64),
+    ) -> Result<Option<KernelKey>, Refusal> {
+        Jit.order_with_operand(request, product, of)
+    }
+
     fn operand(
         &self,
         request: &Request<'_>,

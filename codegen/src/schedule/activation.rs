@@ -186,6 +186,15 @@ struct Partition {
 }
 
 impl Partition {
+    /// Of a row over blocks of so many threads.
+    fn over(problem: &ActivationProblem, threads: u32) -> Self {
+        let parts = (problem.padded / VECTOR).div_ceil(threads);
+        match problem.spans_columns() {
+            true => Self { threads, vectors: parts, blocks: 1 },
+            false => Self { threads, vectors: 1, blocks: parts },
+        }
+    }
+
     fn new(problem: &ActivationProblem) -> Self {
         let vectors = problem.padded / VECTOR;
         let limit = problem.target.gpu.map_or(THREADS, |gpu| gpu.block_threads);
@@ -215,12 +224,39 @@ fn operand(problem: &ActivationProblem, programmatic: bool) -> Kernel {
     let (mut b, m) = start(problem, (what, &summary), partition.threads, programmatic);
     let rows = OperandRows::declare(&mut b, problem, m);
     b.grid(rows.grid(partition.blocks));
-    let this = Writer::declare(&mut b, problem, partition, (m, rows));
+    let row = b.special(Special::Block(0));
+    let part = (partition.blocks > 1).then(|| b.special(Special::Block(1)));
+    let this = Writer::declare(&mut b, problem, (partition, row, part), (m, rows));
     if programmatic {
         b.push(Op::GridLaunch);
     }
     this.write(&mut b, rows, programmatic);
     b.finish()
+}
+
+/// The blocks of a row of the operand, in a kernel whose blocks have so many threads; rows are those of x.
+pub(in crate::schedule) fn blocks_of_row(problem: &ActivationProblem, threads: u32) -> u32 {
+    Partition::over(problem, threads).blocks
+}
+
+/// Writes a part of a row of the operand, whose rows are those of x, as a block of a kernel that has others
+/// ([`blocks_of_row`]): declares its buffers, waits for the kernels before, and writes. No other kernel is needed
+/// for the operand ([`ActivationProblem::launches`]).
+pub(in crate::schedule) fn write_part(
+    b: &mut Builder,
+    problem: &ActivationProblem,
+    (m, threads): (ParameterId, u32),
+    [row, part]: [Operand; 2],
+) {
+    let programmatic = problem.target.has(Feature::GridDependency);
+    let partition = Partition::over(problem, threads);
+    let part = (partition.blocks > 1).then_some(part);
+    let rows = OperandRows::declare(b, problem, m);
+    let this = Writer::declare(b, problem, (partition, row, part), (m, rows));
+    if programmatic {
+        b.push(Op::GridLaunch);
+    }
+    this.write(b, rows, programmatic);
 }
 
 /// Everything that the parts of the kernel share.
@@ -243,7 +279,7 @@ impl<'p> Writer<'p> {
     fn declare(
         b: &mut Builder,
         problem: &'p ActivationProblem,
-        partition: Partition,
+        (partition, row, part): (Partition, Operand, Option<Operand>),
         (m, rows): (ParameterId, OperandRows),
     ) -> Self {
         let rows = rows.count();
@@ -260,21 +296,18 @@ impl<'p> Writer<'p> {
         let layout = format!("{} [p, m]", problem.operand);
         let access = problem.rows_access();
         let operand = b.buffer_of(BufferRole::Operand, word, access, &shape, &layout);
-        let levels = given.map(|given| Levels::declare(b, problem, given, (rows, m)));
-        let group_scales = GroupScales::declare(b, problem, (rows, m));
-        let (row, thread) = (b.special(Special::Block(0)), b.special(Special::Thread));
+        let levels = given.map(|given| Levels::declare(b, problem, given, (rows, m), row));
+        let group_scales = GroupScales::declare(b, problem, (rows, m), row);
+        let thread = b.special(Special::Thread);
         let first = match problem.routed {
             None => b.mul(row, problem.k),
             // Known when the order of pairs is.
             Some(_) => 0u32.into(),
         };
         let matrix = 0u32.into();
-        let number = match partition.blocks {
-            1 => thread,
-            _ => {
-                let block = b.special(Special::Block(1));
-                b.mad(block, partition.threads, thread)
-            }
+        let number = match part {
+            None => thread,
+            Some(part) => b.mad(part, partition.threads, thread),
         };
         let column = b.mul(number, VECTOR);
         Self {

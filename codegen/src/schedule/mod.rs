@@ -31,6 +31,7 @@ mod lanes;
 mod mapping;
 mod measured;
 mod order;
+mod order_with_operand;
 mod participants;
 mod problem;
 mod routed_block;
@@ -60,6 +61,7 @@ pub use mapping::{MainLoop, Mapping};
 pub use measured::{
     Case, Measured, WrongLine, measured, measured_in, measured_lines, measured_rows, merged,
 };
+pub use order_with_operand::{order_with_operand, takes as takes_order_with_operand};
 pub use problem::Problem;
 pub use stack::Stack;
 pub use unscheduled::{ChoiceRule, TransformLimit, Unscheduled, UnscheduledPart, WarpGroupLimit};

@@ -13,7 +13,7 @@ use quantloom_codegen::target::{Target, target};
 use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::{BF16, F16, F32, Number};
 use quantloom_dsl::{Activation, parse};
-use quantloom_runtime::gpu::{ColumnOrder, Products as _, Request, Stacked};
+use quantloom_runtime::gpu::{ColumnOrder, ExpertRequest, Products as _, Request, Stacked};
 use quantloom_runtime::source::KernelSource as _;
 use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
@@ -82,6 +82,66 @@ const READ: [&str; 4] = [
     "weight: u4 - 8, scale: f16 per 1x32, index: i32, pack: [k, n], \
      activation: i8 { scale: f32 per 1x32 from amax / 127 }",
 ];
+
+/// Kernels that sort pairs and write what the first product reads of x.
+fn with_operands(target: &str) -> Vec<(String, String)> {
+    let layer: ExpertLayer =
+        "128 experts of 2880 x 768, top 8, softmax renormalised, silu".parse().unwrap();
+    let mut all = Vec::new();
+    for text in [
+        "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }",
+        "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }",
+    ] {
+        let scheme = parse(&format!("s {{ {text} }}")).unwrap();
+        let request = Request {
+            scheme: &scheme,
+            activation: &scheme.activations[0],
+            input_dtype: BF16,
+            target,
+            n: 768,
+            k: 2880,
+            x_columns: 2880,
+            scales_in_range: false,
+            layout_of_range: false,
+        };
+        let stacked = Stacked {
+            product: ExpertProduct::GateUp,
+            experts: 128,
+            chosen_from: 128,
+            shards: 2,
+            top_k: 8,
+            slots: None,
+            gate: Some(Gate::Silu),
+            output: BF16,
+            direct: false,
+            weighted: false,
+            combined: false,
+            shared: None,
+            operand: OperandOf::Row,
+        };
+        let Ok(made) = Jit.choose_stacked(&request, &stacked, 256) else { continue };
+        let of_layer = ExpertRequest {
+            layer: &layer,
+            experts: 128,
+            local: 128,
+            mapped: false,
+            top_k: 8,
+            input_dtype: BF16,
+            parts: F32,
+            output: BF16,
+            target,
+            weighted: true,
+            shared: None,
+        };
+        let of = (&of_layer, made.slots, 256);
+        let key = Jit.order_with_operand(&request, &made.choice.key, of).unwrap();
+        all.extend(key.map(|key| {
+            let text = Jit.text(&key).unwrap();
+            (text.entry.into_owned(), text.text.into_owned())
+        }));
+    }
+    all
+}
 
 /// The kernels of a product whose experts, or all matrices, read x in different ways: those that make the
 /// operand, and the product.
@@ -198,7 +258,7 @@ fn sources(name: &str) -> Vec<(String, String)> {
         (kernel.name.clone(), emit::source(&kernel).unwrap())
     };
     let own = kernels(target(name).unwrap()).into_iter().map(emitted);
-    own.chain(read_by_slots(name)).collect()
+    own.chain(read_by_slots(name)).chain(with_operands(name)).collect()
 }
 
 /// The kernels are compiled without a complaint.

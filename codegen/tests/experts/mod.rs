@@ -8,6 +8,7 @@ mod function;
 mod launched;
 mod mutations;
 mod operand;
+mod order_with_operand;
 mod reciprocal;
 mod route;
 mod sort;

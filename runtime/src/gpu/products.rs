@@ -397,6 +397,20 @@ pub trait Products: KernelSource {
         Err(Refusal::Reason(Arc::new(NoExperts)))
     }
 
+    /// One kernel in place of those of [`Products::operand`] for the first product of an expert layer and of
+    /// [`ExpertKernels::order`] for M tokens and token blocks of `slots` slots; `None` if there is none.
+    ///
+    /// # Errors
+    /// Why no kernel of the source makes the operand.
+    fn order_with_operand(
+        &self,
+        _request: &Request<'_>,
+        _product: &KernelKey,
+        _of: (&ExpertRequest<'_>, u64, u64),
+    ) -> Result<Option<KernelKey>, Refusal> {
+        Ok(None)
+    }
+
     /// The float type to which kernels round x of the request's own type before they multiply it; its
     /// own if they do not.
     ///

@@ -326,10 +326,11 @@ impl<'p> GroupScales<'p> {
         b: &mut Builder,
         problem: &'p ActivationProblem,
         (rows, m): (Extent, ParameterId),
+        row: Operand,
     ) -> Option<Self> {
         let quantiser = problem.quantiser().filter(|_| problem.has_scale_kernel())?;
         let given = OfGroups::declare(b, problem, quantiser, (rows, Access::ReadOnly));
-        let scale = OperandScales::declare(b, problem, (rows, m));
+        let scale = OperandScales::declare(b, problem, (rows, m), row);
         let codes = Codes { quantiser, operand: problem.operand };
         let rounding = Scales::new(problem, quantiser).rounding();
         Some(Self { problem, codes, given, scale, rounding })

@@ -93,8 +93,9 @@ impl<'p> Levels<'p> {
         problem: &'p ActivationProblem,
         given: Given<'p>,
         rows: (Extent, ParameterId),
+        row: Operand,
     ) -> Self {
-        let scale = problem.has_scales().then(|| OperandScales::declare(b, problem, rows));
+        let scale = problem.has_scales().then(|| OperandScales::declare(b, problem, rows, row));
         Self { scale, ..Self::new(problem, given) }
     }
 

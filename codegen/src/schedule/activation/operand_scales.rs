@@ -6,7 +6,7 @@ use quantloom_dsl::format::{NUMBER_F32, Number};
 use super::masked;
 use super::problem::ActivationProblem;
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Extent, Operand, ParameterId, Special, Unary, Width, Word,
+    Address, Binary, BufferId, Builder, Extent, Operand, ParameterId, Unary, Width, Word,
 };
 use crate::schedule::ScaleOrder;
 
@@ -23,11 +23,12 @@ pub(super) struct OperandScales {
 }
 
 impl OperandScales {
-    /// Declares the buffer; `m` is the number of rows of x.
+    /// Declares the buffer; `m` is the number of rows of x, `row` the number of the block's row.
     pub(super) fn declare(
         b: &mut Builder,
         problem: &ActivationProblem,
         (rows, m): (Extent, ParameterId),
+        row: Operand,
     ) -> Self {
         let (order, groups) = (problem.scale_order, problem.groups());
         let finest = problem.levels().first().map(|level| problem.number(level));
@@ -40,7 +41,7 @@ impl OperandScales {
         // Token blocks have whole tiles.
         let own = order == ScaleOrder::TokenTiles && problem.routed.is_none();
         let end = own.then(|| {
-            let (row, m) = (b.special(Special::Block(0)), b.argument(m));
+            let m = b.argument(m);
             ScaleOrder::end_of_tile(b, row, m)
         });
         Self { buffer, order, groups, codes, end }

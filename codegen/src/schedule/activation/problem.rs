@@ -347,7 +347,7 @@ impl ActivationProblem {
     }
 
     /// The name of a kernel.
-    pub(super) fn kernel_name(&self, what: &str) -> String {
+    pub(in crate::schedule) fn kernel_name(&self, what: &str) -> String {
         let gathers = if self.gathers { "_gathered" } else { "" };
         let prescales = if self.prescales() { "_prescaled" } else { "" };
         let (own, operand) = (self.own, self.operand);

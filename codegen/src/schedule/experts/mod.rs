@@ -28,5 +28,6 @@ mod weigh;
 pub use activate::{GateProblem, activate};
 pub use combine::{CombineProblem, combine};
 pub use route::{RouteProblem, route};
+pub(super) use sort::{CHUNK, Places};
 pub use sort::{COUNTED_BY_ALL, SortProblem, sort};
 pub use weigh::{WeighProblem, weigh};

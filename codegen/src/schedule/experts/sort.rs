@@ -19,7 +19,7 @@ use crate::schedule::order::{NONE, OrderArray};
 use crate::target::{Feature, Target};
 
 /// Pairs of a chunk, which a block sorts; as many threads.
-const CHUNK: u32 = THREADS;
+pub(in crate::schedule) const CHUNK: u32 = THREADS;
 /// The most pairs that each block counts by itself: more take longer than a launch of another kernel.
 pub const COUNTED_BY_ALL: u32 = 64 * CHUNK;
 /// Chunks whose pairs or counts are loaded before the first of them is added: a load takes as long as adding hundreds.
@@ -56,6 +56,14 @@ impl SortProblem {
     pub const fn launches(&self) -> u32 {
         1 + self.counted as u32
     }
+
+    /// The name of a kernel, without its target.
+    pub(in crate::schedule) fn label(&self, what: &str) -> String {
+        let &Self { experts, local, mapped, slots, counted, .. } = self;
+        let map = if mapped { format!("of{experts}") } else { String::new() };
+        let counted = if counted { "c" } else { "" };
+        format!("{what}_e{local}{map}b{slots}{counted}")
+    }
 }
 
 /// Writes the kernels in launch order: one that counts the pairs of each chunk if there may be many,
@@ -75,13 +83,11 @@ pub fn sort(problem: &SortProblem) -> Vec<Kernel> {
 }
 
 fn start(problem: &SortProblem, what: &str, summary: &str) -> Builder {
-    let &SortProblem { target, experts, local, mapped, slots, .. } = problem;
+    let target = problem.target;
     let programmatic = target.has(Feature::GridDependency);
     let grid = [Extent::Constant(1); 3];
     let launch = LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic };
-    let map = if mapped { format!("of{experts}") } else { String::new() };
-    let counted = if problem.counted { "c" } else { "" };
-    let name = format!("{what}_e{local}{map}b{slots}{counted}__{}", target.name.replace('_', ""));
+    let name = format!("{}__{}", problem.label(what), target.name.replace('_', ""));
     Builder::new(&name, summary, target, launch)
 }
 
@@ -110,12 +116,12 @@ fn counts(problem: &SortProblem) -> Kernel {
     set_grid(&mut b, pairs);
     let source = PairSource::declare(&mut b, problem, pairs);
     let found = counts_buffer(&mut b, problem, pairs, Access::WriteOnce);
-    let Chunk { thread, expert, .. } = source.chunk(&mut b, problem);
+    let block = b.special(Special::Block(0));
+    let Chunk { thread, expert, .. } = source.chunk(&mut b, problem, block);
     let counts = Counts::empty(&mut b, problem.local, thread);
     b.barrier();
     counts.add(&mut b, expert, false.into());
     b.barrier();
-    let block = b.special(Special::Block(0));
     let first = b.mul(block, problem.local);
     b.for_each(thread, problem.local, THREADS, "expert", |b, expert| {
         let count = b.load(Address::new(counts.words, expert), Width::B32)[0];
@@ -172,6 +178,7 @@ struct PairSource {
 
 /// A chunk of pairs, one a thread.
 struct Chunk {
+    number: Operand,
     thread: Operand,
     /// The number of pairs.
     total: Operand,
@@ -192,30 +199,29 @@ impl PairSource {
         Self { ids, map, pairs }
     }
 
-    /// Waits for the ids, then finds the chunk's pairs.
-    fn chunk(&self, b: &mut Builder, problem: &SortProblem) -> Chunk {
-        let (thread, block) = (b.special(Special::Thread), b.special(Special::Block(0)));
+    /// Waits for the ids, then finds the pairs of the chunk of this number.
+    fn chunk(&self, b: &mut Builder, problem: &SortProblem, number: Operand) -> Chunk {
+        let thread = b.special(Special::Thread);
         let total = b.argument(self.pairs);
         if b.target().has(Feature::GridDependency) {
             b.push(Op::GridLaunch);
             b.push(Op::GridWait);
         }
-        let pair = b.mad(block, CHUNK, thread);
+        let pair = b.mad(number, CHUNK, thread);
         let expert = self.expert(b, problem, (pair, total));
-        Chunk { thread, total, pair, expert }
+        Chunk { number, thread, total, pair, expert }
     }
 
     /// Counts the pairs of all chunks by expert, those of chunks before the block's apart. All threads have emptied the
     /// counts.
     fn count_all(&self, b: &mut Builder, problem: &SortProblem, chunk: &Chunk, counts: Counts) {
-        let own = b.special(Special::Block(0));
         b.for_each(0u32, chunk.total, CHUNKS_AT_ONCE * CHUNK, "first", |b, first| {
             let own_first = b.add(first, chunk.thread);
             let number = b.div(first, CHUNK);
             let loaded = (0..CHUNKS_AT_ONCE).map(|further| {
                 let pair = b.add(own_first, further * CHUNK);
                 let earlier = b.add(number, further);
-                let earlier = b.less(earlier, own);
+                let earlier = b.less(earlier, chunk.number);
                 (self.expert(b, problem, (pair, chunk.total)), earlier)
             });
             let loaded: Vec<_> = loaded.collect();
@@ -247,74 +253,106 @@ impl PairSource {
 
 /// The kernel that writes `order`.
 fn places(problem: &SortProblem) -> Kernel {
-    let &SortProblem { local, slots, counted, .. } = problem;
+    let &SortProblem { local, slots, .. } = problem;
     let summary = format!("Pairs sorted by {local} experts, in token blocks of {slots} slots.");
     let mut b = start(problem, "order", &summary);
-    let order = OrderArray::declare(&mut b, (local, slots), Access::WriteOnce);
-    let pairs = order.pairs;
-    set_grid(&mut b, pairs);
-    let source = PairSource::declare(&mut b, problem, pairs);
-    let counted = counted.then(|| counts_buffer(&mut b, problem, pairs, Access::ReadOnly));
-    let (weights, shape) = (BufferRole::RouterWeights, [Extent::Parameter(pairs)]);
-    let weights = b.buffer_of(weights, Word::U32, Access::ReadOnly, &shape, "f32 [pair]");
-    let chunk = source.chunk(&mut b, problem);
-    let order = order.words(&mut b);
-    let counts = Counts::empty(&mut b, local, chunk.thread);
-    let parts = Parts::empty(&mut b, local, chunk.thread);
-    b.store(Address::new(parts.pairs, chunk.thread), &[chunk.expert], Width::B32, None);
-    b.barrier();
-    parts.count(&mut b, &chunk);
-    if counted.is_none() {
-        source.count_all(&mut b, problem, &chunk, counts);
-    }
-    b.barrier();
-    let before = parts.before(&mut b, &chunk);
-    let experts = Experts::of(&mut b, problem, (&chunk, counts), counted);
-    // The thread's pair.
-    let there = b.less(chunk.expert, local);
-    let base = experts.load(&mut b, experts.bases, chunk.expert, there);
-    let slot = b.add(base, before);
-    let weight = Address::new(weights, chunk.pair);
-    let weight =
-        b.load_as(Type::U32, weight, Width::B32, Some(Mask::or_zero(there)), Cache::Default)[0];
-    let (inside, none) = (b.less(chunk.pair, chunk.total), Operand::U32(NONE));
-    let shown = b.select(there, slot, none);
-    let to = order.slot(&mut b, chunk.pair);
-    b.store(to, &[shown], Width::B32, Some(inside));
-    let to = order.pair(&mut b, slot);
-    b.store(to, &[chunk.pair], Width::B32, Some(there));
-    let to = order.weight(&mut b, slot);
-    b.store(to, &[weight.into()], Width::B32, Some(there));
-    // Token blocks, and their slots without a pair.
-    let count = experts.load(&mut b, experts.ends, Operand::U32(local - 1), Operand::Pred(true));
-    let (first, blocks) = (b.equal(chunk.pair, 0u32), b.special(Special::Blocks(0)));
-    let to = order.count();
-    b.store(to, &[count], Width::B32, Some(first));
-    let all = b.mul(order.token_blocks, slots);
-    let step = b.mul(blocks, THREADS);
-    b.for_each(chunk.pair, all, step, "of_all", |b, slot| {
-        let (token_block, at) = (b.div(slot, slots), b.rem(slot, slots));
-        let used = b.less(token_block, count);
-        let expert = experts.of_block(b, token_block);
-        let (shown, first) = (b.select(used, expert, none), b.equal(at, 0u32));
-        b.store(order.expert(token_block), &[shown], Width::B32, Some(first));
-        // Slots of the expert from the block on that have a pair.
-        let total = experts.load(b, experts.totals, expert, used);
-        let begins = b.less(0u32, expert);
-        let before = b.both(used, begins);
-        let previous = b.sub(expert, 1u32);
-        let first_block = experts.load(b, experts.ends, previous, before);
-        let number = b.sub(token_block, first_block);
-        let skipped = b.mul(number, slots);
-        let held = b.sub(total, skipped);
-        let held = b.select(used, held, 0u32);
-        let held = b.less(at, held);
-        let empty = b.unary(Unary::NotPred, held);
-        let (of_pair, of_weight) = (order.pair(b, slot), order.weight(b, slot));
-        b.store(of_pair, &[none], Width::B32, Some(empty));
-        b.store(of_weight, &[0u32.into()], Width::B32, Some(empty));
-    });
+    let places = Places::declare(&mut b, problem);
+    set_grid(&mut b, places.pairs());
+    let blocks = [Special::Block(0), Special::Blocks(0)].map(|of| b.special(of));
+    places.write(&mut b, blocks);
     b.finish()
+}
+
+/// What blocks that write `order` read and write.
+pub(in crate::schedule) struct Places<'p> {
+    problem: &'p SortProblem,
+    order: OrderArray,
+    source: PairSource,
+    /// `pair_counts`, if an earlier kernel counted.
+    counted: Option<BufferId>,
+    weights: BufferId,
+}
+
+impl<'p> Places<'p> {
+    /// Declares the sizes and the buffers.
+    pub(in crate::schedule) fn declare(b: &mut Builder, problem: &'p SortProblem) -> Self {
+        let &SortProblem { local, slots, counted, .. } = problem;
+        let order = OrderArray::declare(b, (local, slots), Access::WriteOnce);
+        let pairs = order.pairs;
+        let source = PairSource::declare(b, problem, pairs);
+        let counted = counted.then(|| counts_buffer(b, problem, pairs, Access::ReadOnly));
+        let (weights, shape) = (BufferRole::RouterWeights, [Extent::Parameter(pairs)]);
+        let weights = b.buffer_of(weights, Word::U32, Access::ReadOnly, &shape, "f32 [pair]");
+        Self { problem, order, source, counted, weights }
+    }
+
+    /// R: pairs.
+    pub(in crate::schedule) const fn pairs(&self) -> ParameterId {
+        self.order.pairs
+    }
+
+    /// Sorts a chunk of pairs, which is one of so many. The block has [`CHUNK`] threads.
+    pub(in crate::schedule) fn write(self, b: &mut Builder, [block, blocks]: [Operand; 2]) {
+        let Self { problem, order, source, counted, weights } = self;
+        let &SortProblem { local, slots, .. } = problem;
+        let chunk = source.chunk(b, problem, block);
+        let order = order.words(b);
+        let counts = Counts::empty(b, local, chunk.thread);
+        let parts = Parts::empty(b, local, chunk.thread);
+        b.store(Address::new(parts.pairs, chunk.thread), &[chunk.expert], Width::B32, None);
+        b.barrier();
+        parts.count(b, &chunk);
+        if counted.is_none() {
+            source.count_all(b, problem, &chunk, counts);
+        }
+        b.barrier();
+        let before = parts.before(b, &chunk);
+        let experts = Experts::of(b, problem, (&chunk, counts), (counted, blocks));
+        // The thread's pair.
+        let there = b.less(chunk.expert, local);
+        let base = experts.load(b, experts.bases, chunk.expert, there);
+        let slot = b.add(base, before);
+        let weight = Address::new(weights, chunk.pair);
+        let weight =
+            b.load_as(Type::U32, weight, Width::B32, Some(Mask::or_zero(there)), Cache::Default)[0];
+        let (inside, none) = (b.less(chunk.pair, chunk.total), Operand::U32(NONE));
+        let shown = b.select(there, slot, none);
+        let to = order.slot(b, chunk.pair);
+        b.store(to, &[shown], Width::B32, Some(inside));
+        let to = order.pair(b, slot);
+        b.store(to, &[chunk.pair], Width::B32, Some(there));
+        let to = order.weight(b, slot);
+        b.store(to, &[weight.into()], Width::B32, Some(there));
+        // Token blocks, and their slots without a pair.
+        let count = experts.load(b, experts.ends, Operand::U32(local - 1), Operand::Pred(true));
+        let first = b.equal(chunk.pair, 0u32);
+        let to = order.count();
+        b.store(to, &[count], Width::B32, Some(first));
+        let all = b.mul(order.token_blocks, slots);
+        let step = b.mul(blocks, THREADS);
+        b.for_each(chunk.pair, all, step, "of_all", |b, slot| {
+            let (token_block, at) = (b.div(slot, slots), b.rem(slot, slots));
+            let used = b.less(token_block, count);
+            let expert = experts.of_block(b, token_block);
+            let (shown, first) = (b.select(used, expert, none), b.equal(at, 0u32));
+            b.store(order.expert(token_block), &[shown], Width::B32, Some(first));
+            // Slots of the expert from the block on that have a pair.
+            let total = experts.load(b, experts.totals, expert, used);
+            let begins = b.less(0u32, expert);
+            let before = b.both(used, begins);
+            let previous = b.sub(expert, 1u32);
+            let first_block = experts.load(b, experts.ends, previous, before);
+            let number = b.sub(token_block, first_block);
+            let skipped = b.mul(number, slots);
+            let held = b.sub(total, skipped);
+            let held = b.select(used, held, 0u32);
+            let held = b.less(at, held);
+            let empty = b.unary(Unary::NotPred, held);
+            let (of_pair, of_weight) = (order.pair(b, slot), order.weight(b, slot));
+            b.store(of_pair, &[none], Width::B32, Some(empty));
+            b.store(of_weight, &[0u32.into()], Width::B32, Some(empty));
+        });
+    }
 }
 
 /// The pairs of the block's chunk, in parts.
@@ -439,10 +477,9 @@ impl Experts {
         b: &mut Builder,
         problem: &SortProblem,
         (chunk, counts): (&Chunk, Counts),
-        counted: Option<BufferId>,
+        (counted, chunks): (Option<BufferId>, Operand),
     ) -> Self {
         let &SortProblem { local, slots, .. } = problem;
-        let block = b.special(Special::Block(0));
         // The thread of an expert alone reads its counts, whose place its total takes.
         let totals = counts.words;
         let layout = "token blocks of each expert and those before";
@@ -469,7 +506,6 @@ impl Experts {
                         b.set(sum, 0u32);
                         sum
                     });
-                    let chunks = b.special(Special::Blocks(0));
                     b.for_each(0u32, chunks, CHUNKS_AT_ONCE, "chunk", |b, first| {
                         let loaded: Vec<_> = (0..CHUNKS_AT_ONCE)
                             .map(|further| {
@@ -484,7 +520,7 @@ impl Experts {
                         for (number, count) in loaded {
                             let sum = b.add(total, count);
                             b.set(total, sum);
-                            let earlier = b.less(number, block);
+                            let earlier = b.less(number, chunk.number);
                             let sum = b.add(before, count);
                             let sum = b.select(earlier, sum, before);
                             b.set(before, sum);

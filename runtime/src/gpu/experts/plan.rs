@@ -427,7 +427,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let none = || Err(NotScheduled::NoActivation.into());
         let (way, parts, [(of_gate_up, gate_up), (of_down, down)]) = found.unwrap_or_else(none)?;
         let slots = gate_up.slots;
-        let request = ExpertRequest {
+        let request_of_layer = ExpertRequest {
             layer: &self.layer,
             experts: if batched { local } else { self.layer.experts.into() },
             local,
@@ -441,7 +441,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             shared: key.shared,
         };
         let sorted_slots = if way.direct { 0 } else { slots };
-        let kernels = source.expert_kernels(&request, sorted_slots, tokens);
+        let kernels = source.expert_kernels(&request_of_layer, sorted_slots, tokens);
         let kernels = kernels.map_err(ProductError::from)?;
         // Token blocks have at most L (B - 1) slots more than there are pairs.
         let slots_of_pairs = kernels.most_rows.saturating_sub(local * slots);
@@ -482,6 +482,20 @@ impl<E: Executor> GpuExpertLayer<E> {
                 (true, true) => source.operand_stacked(request, stacked, kernel, slots),
             };
             let operand = operand.map_err(ProductError::from)?;
+            let both = match (of_slots, &order[..]) {
+                (false, [_]) if !operand.is_empty() => {
+                    let of = (&request_of_layer, sorted_slots, tokens);
+                    source.order_with_operand(request, &choice.choice.key, of)
+                }
+                _ => Ok(None),
+            };
+            let operand = match both.map_err(ProductError::from)? {
+                Some(both) => {
+                    order.clear();
+                    vec![both]
+                }
+                None => operand,
+            };
             let read = if operand.is_empty() { from } else { BufferRole::Operand };
             if product == 1 && !operand.is_empty() {
                 self.groups_of_rows(key.element)?;
