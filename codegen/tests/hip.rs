@@ -252,7 +252,7 @@ fn operations_agree_with_the_simulator() {
 #[test]
 #[ignore = "a long sweep: .ci/run runs it"]
 fn operations_agree_with_the_simulator_on_all_upper_halves() {
-    operations_agree(BLOCKS, Share::new(1, 2).of(TARGETS));
+    operations_agree(BLOCKS, Share::new(1, 4).of(TARGETS));
 }
 
 /// Runs a kernel on the simulator and as compiled C++: every buffer must hold the same bytes.

@@ -91,7 +91,7 @@ const COMPILED: [(&str, (u32, u32), &[u32]); 10] = [
 /// The kernels of the catalogue; a case is a scheme with a chip and M.
 #[test]
 fn kernels_of_the_catalogue_compile() {
-    let share = Share::new(40, 16);
+    let share = Share::new(40, 24);
     let Some(clang) = clang::find() else { return };
     let mut seen = HashSet::new();
     let mut texts = Vec::new();

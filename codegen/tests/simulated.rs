@@ -101,7 +101,7 @@ fn tile_products_are_right() {
 /// What `choose` takes, for every target and scheme, each on two of the shapes.
 #[test]
 fn chosen_products_are_right() {
-    let (share, mut case) = (Share::new(18, 2), 0);
+    let (share, mut case) = (Share::new(18, 6), 0);
     let shapes = [(41, 200), (72, 2880), (100, 1096), (48, 8)];
     let schemes = [("sym", 0), ("sym", 1), ("asym", 0), ("asym", 1), ("halves", 0), ("bias", 1)];
     for (at, sm) in ["sm_80", "sm_89", "sm_90a"].into_iter().enumerate() {

@@ -158,9 +158,9 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
 fn products_of_experts_are_right() {
     let cases = [7, 1, 3, 17, 33].map(|tokens| (tokens, Routing::Random));
     let sweep = sweep::is_asked();
-    compared(Share::new(20, 48), (40, 608), if sweep { &cases } else { &cases[..1] });
+    compared(Share::new(20, 96), (40, 608), if sweep { &cases } else { &cases[..1] });
     if sweep {
-        compared(Share::new(6, 48), (72, 256), &cases[2..]);
+        compared(Share::new(6, 96), (72, 256), &cases[2..]);
     }
 }
 
@@ -252,7 +252,7 @@ fn weights_are_prefetched() {
 /// All pairs on one expert: as many token blocks as there can be of one; and no pair has an expert.
 #[test]
 fn one_expert_takes_all_or_none_takes_any() {
-    let (share, mut case) = (Share::new(6, 4), 0);
+    let (share, mut case) = (Share::new(6, 16), 0);
     for (number, text) in SCHEMES[..2].iter().enumerate() {
         let scheme = scheme(*text);
         for (product, routing) in [

@@ -49,7 +49,7 @@ fn stays(stored: &Stored, part: NativeBufferKind) -> bool {
 /// is a scheme, an activation, a shape and a target.
 #[test]
 fn the_simulator_packs_as_the_host_does() {
-    let share = Share::new(22, 2);
+    let share = Share::new(22, 6);
     let schemes = catalogue();
     let cases = SHAPES.map(|shape| ["sm_90a", "wgsl"].map(|target| (target, shape)));
     let wrong = schemes.par_iter().enumerate().flat_map_iter(|(number, scheme)| {
@@ -103,7 +103,7 @@ fn the_device_arranges_columns_as_the_host_does() {
 /// The same for products that scale their operands: codes without gaps, scales by lane, signs of scales in codes.
 #[test]
 fn the_device_packs_codes_that_products_scale() {
-    let share = Share::new(12, 2);
+    let share = Share::new(12, 6);
     let (mut wrong, mut packed) = (Vec::new(), 0);
     for (number, scheme) in catalogue().into_iter().enumerate() {
         for activation in &scheme.activations {

@@ -340,7 +340,7 @@ fn products_of_large_tiles_are_right() {
     let of =
         |(tokens, groups, row_tiles, stages, batch)| tile(tokens, groups, row_tiles, stages, batch);
     let mut all = Vec::new();
-    for tile in Share::new(1, 2).of(large).into_iter().map(of) {
+    for tile in Share::new(1, 4).of(large).into_iter().map(of) {
         all.push((("sym", 0, (392, 1096)), 300, tile));
         all.push((("asym", 0, (256, 640)), 130, tile));
     }

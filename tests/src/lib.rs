@@ -11,9 +11,11 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 pub mod arrows;
+pub mod codes;
 pub mod file;
 pub mod floats;
 pub mod ops;
+pub mod sums;
 pub mod sweep;
 pub mod tools;
 

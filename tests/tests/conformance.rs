@@ -154,7 +154,7 @@ fn schemes() -> [Scheme; 3] {
 
 #[test]
 fn what_is_right_conforms() {
-    for scheme in Share::new(2, 1).of(schemes()) {
+    for scheme in Share::new(2, 2).of(schemes()) {
         let done = conformance::check(&scheme).unwrap_or_else(|failure| panic!("{failure}"));
         assert!(done.iter().any(|summary| summary.backend == "portable"));
         for summary in done {

@@ -128,7 +128,7 @@ fn shifts_meet_the_sum_of_x_whatever_its_unit() {
 /// scales, of codes and of sums. The other tests count ragged shapes of all schemes.
 #[test]
 fn whole_tiles_have_no_bank_conflicts() {
-    let share = Share::new(20, 2);
+    let share = Share::new(20, 6);
     let targets = ["gfx942", "gfx950", "gfx1100", "gfx1201", "sm_89", "sm_90a"];
     for (of, target) in targets.into_iter().enumerate() {
         let names = [

@@ -105,7 +105,7 @@ fn experts_read_x_each_in_its_own_way() {
 #[ignore = "a long sweep: .ci/run runs it"]
 fn experts_read_x_each_in_its_own_way_on_every_target() {
     let cases = TARGETS.iter().flat_map(|target| SCHEMES.iter().map(move |text| (*target, *text)));
-    let cases = Share::new(1, 6).of(cases);
+    let cases = Share::new(1, 12).of(cases);
     let gates = [Gate::Silu, Gate::UngatedRelu2];
     conforms(&cases, &gates, (&[1, 2, 9, 33], &RoutingKind::ALL), 4);
 }

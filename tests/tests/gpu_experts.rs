@@ -28,7 +28,7 @@ fn layers_conform() {
     let schemes = if sweep::is_asked() { all.collect() } else { KINDS.to_vec() };
     let cases =
         TARGETS.into_iter().flat_map(|target| schemes.iter().map(move |name| (target, *name)));
-    let wrong: Vec<String> = Share::new(8, 42)
+    let wrong: Vec<String> = Share::new(8, 84)
         .of(cases)
         .into_par_iter()
         .filter_map(|(target, name)| {

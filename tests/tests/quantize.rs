@@ -43,7 +43,7 @@ fn schemes_read_back_equal() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("float.safetensors"), folder.path().join("q.safetensors"));
     let mut fall_back = Vec::new();
-    let share = Share::new(4, 1);
+    let share = Share::new(4, 3);
     for scheme in share.of(catalogue()) {
         let layers = floats(scheme);
         float_file(&from, scheme, &layers);

@@ -286,7 +286,7 @@ fn kernels_compile_for_amd_without_spills() {
     let Some(clang) = clang::find() else { return };
     for name in ["gfx942", "gfx950", "gfx1100", "gfx1201"] {
         let mut all = Share::new(4, 4).of(sources(name));
-        all.extend(tiles(name, Share::new(40, 8)));
+        all.extend(tiles(name, Share::new(40, 16)));
         all_clean(&all, |source| {
             let compiled = clang.compile(source, name);
             (!compiled.is_clean()).then(|| format!("{compiled:?}"))

@@ -153,7 +153,7 @@ fn cases() -> Vec<Pairs> {
 
 #[test]
 fn pairs_are_sorted_by_expert() {
-    let share = Share::new(4, 1);
+    let share = Share::new(4, 2);
     for (number, pairs) in cases().iter().enumerate() {
         let expected = pairs.order();
         for (turn, name) in TARGETS.into_iter().enumerate() {

@@ -5,7 +5,9 @@ use quantloom_codegen::ir::{Access, Kernel, Verified};
 use quantloom_codegen::schedule::{GroupParams, ParamKind, Problem};
 use quantloom_codegen::sim::{Arguments, Contents, Report, SimulationOptions, run};
 use quantloom_dsl::format::{FloatFormat, Number, Overflow};
-use quantloom_dsl::layout::{Component, Element, Granularity, GroupSize, Index, Shape, write_bits};
+use quantloom_dsl::layout::{Component, Granularity, GroupSize, Shape};
+use quantloom_tests::codes::placed;
+use quantloom_tests::sums;
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 pub struct Random(pub u64);
@@ -221,20 +223,7 @@ impl RandomProduct {
         let shape = Shape { experts: 1, n: padded(n, native.rows), k: padded(k, native.columns) };
         let of = |part| (part == Component::Code).then_some(granularity);
         let bound = native.layout.bind(shape, &of).unwrap();
-        let mut bytes = vec![0; bound.bytes() as usize];
-        for row in 0..n {
-            for column in 0..k {
-                let index = Index { e: 0, n: row, k: column };
-                let code = self.codes[(row * k + column) as usize];
-                // Planes are apart.
-                for bit in 0..bits {
-                    let element = Element { component: Component::Code, index, bit };
-                    let address = bound.address(element).unwrap();
-                    write_bits(&mut bytes, address, 1, u64::from(code >> bit & 1));
-                }
-            }
-        }
-        bytes
+        placed(&bound, (k, bits), &self.codes)
     }
 
     /// The numbers of the finest level; NaN where there is no row. Those that are computed have the unit of sums.
@@ -299,21 +288,24 @@ impl RandomProduct {
         let smallest = format.decode(1) / 2.0;
         let weight = &self.problem.plan.dequant.weight;
         let parts = self.problem.plan.scale.parts();
+        // Of each weight its code times its scale, and what is added, which all tokens share.
+        let weights: Vec<(f64, f64)> = (0..n * k)
+            .map(|index| {
+                let (row, column) = (index / k, index % k);
+                let at = row * groups + column / group;
+                let zero = self.zeros.as_ref().map_or(0.0, |zeros| zeros.values[at]);
+                let scaled = (weight.decode(self.codes[index]) - zero) * self.scales.values[at];
+                let added = self.terms.as_ref().map_or(0.0, |terms| terms.values[at]);
+                (scaled, added)
+            })
+            .collect();
         let mut all = Vec::new();
         for token in 0..self.m {
+            let x = &self.x.values[token * k..][..k];
             for row in 0..n {
                 let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
-                let (mut sum, mut size) = (bias, bias.abs());
-                for column in 0..k {
-                    let at = row * groups + column / group;
-                    let zero = self.zeros.as_ref().map_or(0.0, |zeros| zeros.values[at]);
-                    let code = weight.decode(self.codes[row * k + column]);
-                    let x = self.x.values[token * k + column];
-                    let scaled = (code - zero) * self.scales.values[at];
-                    let added = self.terms.as_ref().map_or(0.0, |terms| terms.values[at]);
-                    sum += x * (scaled + added);
-                    size += x.abs() * (scaled.abs() + added.abs());
-                }
+                let (sum, size) = sums::of(x, &weights[row * k..][..k]);
+                let (sum, size) = (bias + sum, bias.abs() + size);
                 let rounding = operand.epsilon() / 2.0;
                 if self.single_columns && parts == Some(1) {
                     all.push((sum, rounding * (2.0 + rounding) * size));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use super::{kept, skip};
 
@@ -12,6 +12,8 @@ pub struct Clang {
     path: PathBuf,
     /// What it says of itself.
     version: String,
+    /// The reader of its code objects, once it was asked for.
+    reader: OnceLock<PathBuf>,
 }
 
 /// What the compiler made of a text: its own words, and the numbers in the code object's notes.
@@ -49,7 +51,7 @@ fn started(path: PathBuf) -> Option<Clang> {
     };
     let knows_amd = said("--print-targets")?.contains("amdgcn");
     let version = said("--version")?;
-    knows_amd.then_some(Clang { path, version })
+    knows_amd.then(|| Clang { path, version, reader: OnceLock::new() })
 }
 
 static FOUND: LazyLock<Option<Clang>> = LazyLock::new(|| {
@@ -100,9 +102,12 @@ impl Clang {
 
     /// The notes of a code object.
     fn notes(&self, object: &Path) -> String {
-        let reader = Command::new(&self.path).arg("-print-prog-name=llvm-readelf").output();
-        let reader = words(&reader.expect("clang starts, as it did before"));
-        let notes = Command::new(reader.trim()).arg("--notes").arg(object).output();
+        let reader = self.reader.get_or_init(|| {
+            let named = Command::new(&self.path).arg("-print-prog-name=llvm-readelf").output();
+            let named = words(&named.expect("clang starts, as it did before"));
+            PathBuf::from(named.trim())
+        });
+        let notes = Command::new(reader).arg("--notes").arg(object).output();
         words(&notes.expect("llvm-readelf starts"))
     }
 
