@@ -172,15 +172,10 @@ fn of_environment() -> Result<Overrides, JitError> {
 
 impl Products for Jit {
     fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
-        let Problem { order, mapping, .. } = problem(request)?;
+        let Problem { order, k_tile, .. } = problem(request)?;
         Ok(order.map(|Order { segment, indexed, groups }| {
             // Products work through whole k-tiles.
-            Arrangement {
-                segment,
-                indexed,
-                groups,
-                whole: mapping.k_tile.next_multiple_of(segment),
-            }
+            Arrangement { segment, indexed, groups, whole: k_tile.next_multiple_of(segment) }
         }))
     }
 

@@ -1,8 +1,8 @@
 //! The distribution of a product's work: the matrix instruction, the lane map, the k-tile.
 //!
-//! A [`Mapping`] is a schedule's choice. The mapping to the plan's own instruction ([`Problem::mapping`])
-//! also determines the layout of group parameters, which are prepared once for all schedules. A
-//! [`MainLoop`] is a problem with the mapping of its schedule; the code of a kernel uses nothing else.
+//! A [`Mapping`] is a schedule's choice, from the plan's own instruction and the k-tile of group parameters
+//! ([`Problem::k_tile`]), which are prepared once for all schedules. A [`MainLoop`] is a problem with the mapping of its
+//! schedule; the code of a kernel uses nothing else.
 
 use std::borrow::Cow;
 
@@ -111,7 +111,7 @@ pub struct MainLoop<'p> {
 impl<'p> MainLoop<'p> {
     /// The main loop with the mapping to the plan's own instruction.
     pub fn new(problem: &'p Problem) -> Self {
-        Self { problem, mapping: Cow::Borrowed(&problem.mapping) }
+        Self { problem, mapping: Cow::Borrowed(&problem.own_mapping) }
     }
 
     /// The matrix instruction; `None` for scalar arithmetic per lane.

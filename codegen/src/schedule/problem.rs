@@ -66,9 +66,11 @@ pub struct Problem {
     pub output: Number,
     /// The experts whose matrices are stacked; `None` if there is a single matrix.
     pub stack: Option<Stack>,
-    /// The mapping to the plan's own instruction. The layout of group parameters follows from its
-    /// k-tile, and schedules use it unless they choose another one.
-    pub mapping: Mapping,
+    /// Columns of w whose group parameters are side by side in their buffers. Schedules whose k-tile has as many load them at
+    /// once.
+    pub k_tile: u32,
+    /// The mapping of that k-tile to the plan's own instruction, from which schedules begin ([`MainLoop::new`]).
+    pub(super) own_mapping: Mapping,
     /// Whether all numbers are in [`Self::param_ranges`]. In bf16 scales multiply the constants of last dequantisation steps
     /// then, where they multiply weights, or stand for their power of two.
     scales_in_range: bool,
@@ -165,7 +167,8 @@ impl Problem {
             input,
             output,
             stack: None,
-            mapping,
+            k_tile,
+            own_mapping: mapping,
             scales_in_range: false,
             of_warp_groups: None,
             stem,
@@ -210,8 +213,9 @@ impl Problem {
         if fragments == ByteFragments::Whole {
             return Some(Self { plan, input, ..self.clone() });
         }
-        let mapping = Mapping::of_lanes(&plan.compute.product, SHARED_BYTES)?;
-        let this = Self { plan, input, mapping, ..self.clone() };
+        let k_tile = SHARED_BYTES;
+        let own_mapping = Mapping::of_lanes(&plan.compute.product, k_tile)?;
+        let this = Self { plan, input, k_tile, own_mapping, ..self.clone() };
         // One buffer of scales serves all schedules; its layout follows from the k-tile.
         let same = |of: &GroupParams| {
             of.layout(self) == of.layout(&this) && of.words(self) == of.words(&this)
