@@ -1,6 +1,8 @@
 //! Kernels with table lookups: vendors' compilers accept them without spills, with the table in
 //! shared memory next to the pipeline's stages.
 
+use std::collections::BTreeSet;
+
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::schedule::{Problem, choose};
@@ -86,4 +88,42 @@ fn tables_compile_for_amd() {
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Of the two words of a table of bytes that a permutation reads one is in a register all the time, since the assembler copies a
+/// constant for each use: as many words as tables, each no constant to it.
+#[test]
+fn byte_tables_stay_in_registers() {
+    let integers: Vec<String> = (0..16).map(|code| (code * code - 100).to_string()).collect();
+    let halves: Vec<String> =
+        (0..16).map(|code| format!("{}", f64::from(code * code * 7 + 5) / 64.0)).collect();
+    for (values, x, tables) in [(&integers, "bf16", 2), (&integers, "f16", 2), (&halves, "f16", 4)]
+    {
+        let text = format!(
+            "a {{ weight: codebook({}), scale: f16 per 1x32, pack: [k, n], activation: {x} }}",
+            values.join(", ")
+        );
+        let scheme = parse(&text).unwrap();
+        let target = target("sm_90a").unwrap();
+        let problem = Problem::new(&scheme, &scheme.activations[0], target, (4096, 4096)).unwrap();
+        for tokens in [1, 16, 64] {
+            let kernel = choose(&problem, tokens).unwrap().write(&problem).unwrap();
+            let text = ptx::emit(&verify(kernel).unwrap()).unwrap();
+            let permutations =
+                text.lines().filter_map(|line| line.trim().strip_prefix("prmt.b32 "));
+            let low: BTreeSet<&str> =
+                permutations.filter_map(|operands| operands.split(", ").nth(1)).collect();
+            assert!(low.iter().all(|low| !low.starts_with("0x")), "{low:?}");
+            let words: Vec<&str> = low.into_iter().filter(|low| low.starts_with("%u")).collect();
+            assert_eq!(words.len(), tables, "{text}");
+            for word in words {
+                let made = format!("xor.b32 {word}, %zero, 0x{};", &word[2..]);
+                assert!(text.contains(&made), "{made}");
+            }
+            if let Some(ptxas) = ptxas::find() {
+                let assembled = ptxas.assemble(&text, "sm_90a");
+                assert!(assembled.is_clean(), "{}", assembled.report);
+            }
+        }
+    }
 }

@@ -83,6 +83,8 @@ struct State {
     /// Constants in registers, for instructions without constant operands: whether as f32, and the
     /// word.
     constants: BTreeSet<(bool, u32)>,
+    /// Words in registers that the assembler does not know to be constants.
+    unknown: BTreeSet<u32>,
 }
 
 impl Writer<'_> {
@@ -104,6 +106,12 @@ impl Writer<'_> {
         };
         self.state.constants.insert((float, word));
         constant(float, word)
+    }
+
+    /// The word in a register all the time, since the assembler does not know that this is a constant.
+    fn unknown(&mut self, word: u32) -> String {
+        self.state.unknown.insert(word);
+        unknown(word)
     }
 
     fn regs(&self, regs: &[Reg]) -> String {
@@ -184,12 +192,28 @@ fn write_module(out: &mut String, writer: &Writer<'_>, version: PtxVersion) -> s
         let value = if float { format!("0f{word:08X}") } else { format!("{word:#010x}") };
         writeln!(out, "    .reg .{ty} {name};\n    mov.{ty} {name}, {value};")?;
     }
+    if !writer.state.unknown.is_empty() {
+        // 0: a block has fewer threads, which the assembler does not conclude.
+        writeln!(
+            out,
+            "    .reg .b32 %zero;\n    mov.u32 %zero, %tid.x;\n    shr.u32 %zero, %zero, 20;"
+        )?;
+    }
+    for &word in &writer.state.unknown {
+        let name = unknown(word);
+        writeln!(out, "    .reg .b32 {name};\n    xor.b32 {name}, %zero, {word:#010x};")?;
+    }
     writeln!(out, "\n{}    ret;\n}}", writer.text)
 }
 
 /// The register of a constant.
 fn constant(float: bool, word: u32) -> String {
     format!("%{}{word:08x}", if float { "f" } else { "c" })
+}
+
+/// The register of a word that the assembler does not know.
+fn unknown(word: u32) -> String {
+    format!("%u{word:08x}")
 }
 
 /// `.reg` declarations: scalars and arrays by type, wrapped.
