@@ -32,7 +32,7 @@ fn described(problem: &Problem) -> String {
     let scale = input.scale.map(|scale| format!(", {scale:?}")).unwrap_or_default();
     format!(
         "{} of {}; {}; x {made}{} {}{scale}",
-        problem.k_tile,
+        problem.k_tile(),
         MainLoop::new(problem).segment(),
         numbers.join(", "),
         input.operand,
@@ -502,7 +502,7 @@ fn columns_are_arranged_in_runs_of_what_they_share() {
         });
         let found = format!(
             "{} of {}{}",
-            problem.k_tile,
+            problem.k_tile(),
             MainLoop::new(&problem).segment(),
             order.unwrap_or_default()
         );

@@ -158,9 +158,9 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
 fn products_of_experts_are_right() {
     let cases = [7, 1, 3, 17, 33].map(|tokens| (tokens, Routing::Random));
     let sweep = sweep::is_asked();
-    compared(Share::new(20, 96), (40, 608), if sweep { &cases } else { &cases[..1] });
+    compared(Share::new(20, 48), (40, 608), if sweep { &cases } else { &cases[..1] });
     if sweep {
-        compared(Share::new(6, 96), (72, 256), &cases[2..]);
+        compared(Share::new(6, 48), (72, 256), &cases[2..]);
     }
 }
 

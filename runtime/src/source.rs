@@ -55,8 +55,8 @@ pub enum Work {
     Route(Routing),
     /// The pairs of an expert layer, sorted by expert.
     Order,
-    /// Both the pairs of an expert layer, sorted by expert, and x, as it comes, to what the first product of the key's
-    /// target reads, where all experts read x alike.
+    /// Both the pairs of an expert layer, sorted by expert, and x, as it comes, to what the first product of the layer reads on
+    /// the key's target, where all experts read x alike.
     OrderWithOperand {
         /// The scheme, as in a product.
         scheme: Arc<Scheme>,

@@ -1,6 +1,6 @@
-//! Sums of a product in f64. Tests wait for them, so that this package is optimised where tests are not.
+//! Sums of a product in f64. They are here because tests spend their time in them: this package is optimised, tests are not.
 
-/// The sum of x times what weights are, and of the sizes of its terms: of each weight its code times its scale, and what
+/// The sum of x times weights, and of the sizes of its terms: of each weight its code times its scale, and what
 /// is added to that.
 pub fn of(x: &[f64], weights: &[(f64, f64)]) -> (f64, f64) {
     let (mut sum, mut size) = (0.0, 0.0);

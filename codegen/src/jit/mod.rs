@@ -30,7 +30,7 @@ use crate::emit::EmitError;
 use crate::ir::{Kernel, Verified, VerifyErrors};
 use crate::plan::scaled::NumberRange;
 use crate::schedule::transform::{NativeBufferKind, stores};
-use crate::schedule::{Case, Chosen, Measured, Order, Problem, Unscheduled};
+use crate::schedule::{Case, Chosen, Measured, Order, Unscheduled};
 use compile::problem;
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
@@ -172,8 +172,9 @@ fn of_environment() -> Result<Overrides, JitError> {
 
 impl Products for Jit {
     fn arrangement(&self, request: &Request<'_>) -> Result<Option<Arrangement>, Refusal> {
-        let Problem { order, k_tile, .. } = problem(request)?;
-        Ok(order.map(|Order { segment, indexed, groups }| {
+        let problem = problem(request)?;
+        let k_tile = problem.k_tile();
+        Ok(problem.order.map(|Order { segment, indexed, groups }| {
             // Products work through whole k-tiles.
             Arrangement { segment, indexed, groups, whole: k_tile.next_multiple_of(segment) }
         }))

@@ -151,7 +151,7 @@ impl GroupParams {
     /// Words of the buffer.
     pub(super) fn words(&self, problem: &Problem) -> [u32; 2] {
         let groups = problem.k.div_ceil(self.columns);
-        let k_tiles = groups.div_ceil(self.of_k_tile(problem.k_tile));
+        let k_tiles = groups.div_ceil(self.of_k_tile(problem.k_tile()));
         let rows = if self.rows > 1 { problem.n.div_ceil(self.rows) } else { problem.row_tiles() };
         [rows, k_tiles * self.tile_words(problem)]
     }
@@ -179,7 +179,7 @@ impl GroupParams {
 
     /// Words of a tile of rows in a k-tile.
     pub(super) fn tile_words(&self, problem: &Problem) -> u32 {
-        let groups = self.of_k_tile(problem.k_tile);
+        let groups = self.of_k_tile(problem.k_tile());
         if self.rows > 1 {
             return groups;
         }

@@ -1,6 +1,6 @@
 //! One kernel that sorts the pairs of an expert layer and writes the operand of x, whose rows are those of tokens.
 //!
-//! Neither needs the other, and both take less time than the launch of a kernel. Of the grid `[M, 1 + blocks of a row]`
+//! Neither needs the other, and a launch less is 1 to 5 us less on an H200 (docs/performance/experts.md). Of the grid `[M, 1 + blocks of a row]`
 //! the first row of blocks sorts, so that it begins first: a chunk of pairs a block, blocks beyond the chunks do nothing.
 //! All others have a part of a row of the operand each.
 
@@ -11,8 +11,9 @@ use super::experts::{CHUNK, Places, SortProblem};
 use crate::ir::{Builder, Extent, Kernel, LaunchConfig, Special};
 use crate::target::{Class, Feature};
 
-/// Whether one kernel does both for tokens of so many experts: each needs one kernel alone, there are no more chunks
-/// than tokens, and kernels may have as many buffers.
+/// Whether one kernel does both for tokens of `top_k` experts each: the operand and the order need one kernel each, WebGPU's limit of
+/// buffers does not hold, and chunks are no more than tokens, so that the grid's first row has a block for each
+/// (`ceil(M top_k / CHUNK) <= M`).
 pub fn takes(operand: &ActivationProblem, order: &SortProblem, top_k: u32) -> bool {
     let single = operand.launches() == 1 && order.launches() == 1;
     let buffers = operand.target.class != Class::Shader;

@@ -66,10 +66,7 @@ pub struct Problem {
     pub output: Number,
     /// The experts whose matrices are stacked; `None` if there is a single matrix.
     pub stack: Option<Stack>,
-    /// Columns of w whose group parameters are side by side in their buffers. Schedules whose k-tile has as many load them at
-    /// once.
-    pub k_tile: u32,
-    /// The mapping of that k-tile to the plan's own instruction, from which schedules begin ([`MainLoop::new`]).
+    /// The mapping to the plan's own instruction, from which schedules begin ([`MainLoop::new`]).
     pub(super) own_mapping: Mapping,
     /// Whether all numbers are in [`Self::param_ranges`]. In bf16 scales multiply the constants of last dequantisation steps
     /// then, where they multiply weights, or stand for their power of two.
@@ -167,7 +164,6 @@ impl Problem {
             input,
             output,
             stack: None,
-            k_tile,
             own_mapping: mapping,
             scales_in_range: false,
             of_warp_groups: None,
@@ -213,9 +209,8 @@ impl Problem {
         if fragments == ByteFragments::Whole {
             return Some(Self { plan, input, ..self.clone() });
         }
-        let k_tile = SHARED_BYTES;
-        let own_mapping = Mapping::of_lanes(&plan.compute.product, k_tile)?;
-        let this = Self { plan, input, k_tile, own_mapping, ..self.clone() };
+        let own_mapping = Mapping::of_lanes(&plan.compute.product, SHARED_BYTES)?;
+        let this = Self { plan, input, own_mapping, ..self.clone() };
         // One buffer of scales serves all schedules; its layout follows from the k-tile.
         let same = |of: &GroupParams| {
             of.layout(self) == of.layout(&this) && of.words(self) == of.words(&this)
@@ -479,6 +474,11 @@ impl Problem {
     /// Words of codes of one lane in a chunk, plane by plane.
     pub fn lane_words(&self) -> u32 {
         lane_words(&self.plan)
+    }
+
+    /// Columns of the k-tile by which group parameters are laid out; that of most schedules.
+    pub fn k_tile(&self) -> u32 {
+        self.own_mapping.k_tile
     }
 
     /// The compute dtype, if it is a 16-bit float.

@@ -140,6 +140,7 @@ fn with_operands(target: &str) -> Vec<(String, String)> {
             (text.entry.into_owned(), text.text.into_owned())
         }));
     }
+    assert_eq!(all.is_empty(), target.starts_with("wgsl"), "{target}");
     all
 }
 

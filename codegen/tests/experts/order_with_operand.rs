@@ -13,11 +13,16 @@ use super::sort::Pairs;
 use super::{Launched, TARGETS, random};
 use crate::kernels::mutation::{Mutation, gone};
 
-/// Scales of groups in the order of tokens and in tiles, and of rows; all experts read x alike.
-const SCHEMES: [&str; 3] = [
+/// Scales of groups in the order of tokens and in tiles, of rows, below a prescale, and one that is given; all experts read x
+/// alike.
+const SCHEMES: [&str; 5] = [
     "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }",
     "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }",
     "weight: e2m1, scale: e8m0 per 1x32, pack: [k, n], activation: e2m1 { scale: e8m0 per 1x32 }",
+    "weight: i8, scale: f32 per channel, prescale: bf16, pack: [k, n], \
+     activation: i8 { scale: f32 per token from amax / 127 }",
+    "weight: i8, scale: f32 per channel, pack: [k, n], \
+     activation: i8 { scale: f32 per tensor from amax / 127 static }",
 ];
 /// Columns of x: two blocks of a row, of which the second one has vectors beyond it; of rows with one scale two vectors a
 /// thread.
@@ -33,8 +38,21 @@ struct Keys {
     apart: Vec<KernelKey>,
 }
 
-/// The keys for a scheme on a target; `None` without such a product, or if no kernel does both.
-fn keys(scheme: &str, target: &str, warp_groups: bool, experts: (u64, u64)) -> Option<Keys> {
+/// Why there are no keys.
+#[derive(Debug, PartialEq)]
+enum Without {
+    Product,
+    /// There is a product, but no kernel does both.
+    Kernel,
+}
+
+/// The keys for a scheme on a target and so many tokens.
+fn keys(
+    scheme: &str,
+    target: &str,
+    (warp_groups, tokens): (bool, u64),
+    experts: (u64, u64),
+) -> Result<Keys, Without> {
     let scheme = parse(&format!("s {{ {scheme} }}")).unwrap();
     let (n, k) = (64, K);
     let request = Request {
@@ -64,11 +82,11 @@ fn keys(scheme: &str, target: &str, warp_groups: bool, experts: (u64, u64)) -> O
         operand: OperandOf::Row,
     };
     let only = JitWithOverrides::new("use warp_group".parse().unwrap());
-    let tokens = TOKENS as u64;
     let made = match warp_groups {
-        true => only.choose_stacked(&request, &stacked, tokens).ok()?,
-        false => Jit.choose_stacked(&request, &stacked, tokens).ok()?,
+        true => only.choose_stacked(&request, &stacked, tokens),
+        false => Jit.choose_stacked(&request, &stacked, tokens),
     };
+    let made = made.map_err(|_| Without::Product)?;
     let text = format!("{} experts of 2088 x 64, top {TOP_K}, softmax, silu", experts.0);
     let layer: ExpertLayer = text.parse().unwrap();
     let of_layer = ExpertRequest {
@@ -86,11 +104,12 @@ fn keys(scheme: &str, target: &str, warp_groups: bool, experts: (u64, u64)) -> O
     };
     let product = &made.choice.key;
     let of = (&of_layer, made.slots, tokens);
-    let both = Jit.order_with_operand(&request, product, of).unwrap()?;
+    let both = Jit.order_with_operand(&request, product, of).unwrap();
+    let both = both.ok_or(Without::Kernel)?;
     let mut apart = Jit.operand(&request, Some(product)).unwrap();
     apart.extend(Jit.expert_kernels(&of_layer, made.slots, tokens).unwrap().order);
     assert_eq!(apart.len(), 2);
-    Some(Keys { slots: made.slots as u32, both, apart })
+    Ok(Keys { slots: made.slots as u32, both, apart })
 }
 
 /// Compares what both ways write.
@@ -110,7 +129,9 @@ fn check(keys: &Keys, mapped: bool, change: impl Fn(&mut Kernel)) -> Result<(), 
             .bytes("x", x.clone())
             .words("ids", &words(&pairs.ids))
             .words("expert_map", &words(&pairs.map))
-            .floats("router_weights", &pairs.weights);
+            .floats("router_weights", &pairs.weights)
+            .floats("prescale", &(0..K).map(|k| 1.0 + k as f32 / 4096.0).collect::<Vec<_>>())
+            .floats("input_scale_0", &[0.0625]);
         for key in keys {
             let mut kernel = Kernel::clone(&Jit.kernel(key).unwrap());
             change(&mut kernel);
@@ -137,24 +158,29 @@ fn both_are_written_as_by_a_kernel_each() {
             for warp_groups in [false, true] {
                 let mapped = at % 2 == 1;
                 let experts = if mapped { (24, 16) } else { (24, 24) };
-                let Some(keys) = keys(scheme, target, warp_groups, experts) else { continue };
+                let of = (warp_groups, TOKENS as u64);
+                let Ok(keys) = keys(scheme, target, of, experts) else { continue };
                 check(&keys, mapped, |_| {})
                     .unwrap_or_else(|why| panic!("{target}, {scheme}: {why}"));
                 checked += 1;
             }
         }
     }
-    assert!(checked >= 12, "{checked}");
+    assert!(checked >= 20, "{checked}");
 }
 
-/// WebGPU has too few buffers for a kernel, and many pairs are counted by a kernel of their own.
+/// WebGPU has too few buffers for a kernel, more than 16,384 pairs are counted by a kernel of their own, and a scale of all of x
+/// is chosen by another one.
 #[test]
 fn only_where_each_is_one_kernel() {
-    assert!(keys(SCHEMES[0], "sm_90a", false, (24, 24)).is_some());
-    assert!(keys(SCHEMES[1], "wgsl", false, (24, 24)).is_none());
+    let found = |scheme, target, tokens| keys(scheme, target, (false, tokens), (24, 24)).err();
+    assert_eq!(found(SCHEMES[0], "sm_90a", 90), None);
+    assert_eq!(found(SCHEMES[0], "sm_90a", 4096), None);
+    assert_eq!(found(SCHEMES[0], "sm_90a", 4097), Some(Without::Kernel));
+    assert_eq!(found(SCHEMES[1], "wgsl", 90), Some(Without::Kernel));
     let of_tensor = "weight: i8, scale: f32 per channel, pack: [k, n], \
                      activation: i8 { scale: f32 per tensor }";
-    assert!(keys(of_tensor, "sm_90a", false, (24, 24)).is_none());
+    assert_eq!(found(of_tensor, "sm_90a", 90), Some(Without::Kernel));
 }
 
 #[test]
@@ -181,7 +207,7 @@ fn mistakes_in_a_kernel_for_both_are_found() {
             }
         }),
     ];
-    let keys = keys(SCHEMES[0], "sm_90a", true, (24, 24)).unwrap();
+    let keys = keys(SCHEMES[0], "sm_90a", (true, TOKENS as u64), (24, 24)).unwrap();
     for (what, mutation) in mutations {
         found(what, mutation, |change| check(&keys, false, change));
     }

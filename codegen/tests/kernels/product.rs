@@ -251,7 +251,7 @@ impl RandomProduct {
         [no_row, no_group]: [T; 2],
     ) -> Vec<T> {
         let (n, groups) = (self.problem.n as usize, groups_of(&self.problem, of));
-        let of_k_tile = (self.problem.k_tile / of.columns).max(1) as usize;
+        let of_k_tile = (self.problem.k_tile() / of.columns).max(1) as usize;
         let padded = groups.next_multiple_of(of_k_tile);
         // Those of one lane are adjacent.
         let apart = of.apart as usize;

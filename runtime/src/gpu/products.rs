@@ -398,7 +398,8 @@ pub trait Products: KernelSource {
     }
 
     /// One kernel in place of those of [`Products::operand`] for the first product of an expert layer and of
-    /// [`ExpertKernels::order`] for M tokens and token blocks of `slots` slots; `None` if there is none.
+    /// [`ExpertKernels::order`] for M tokens and token blocks of `slots` slots, with the buffers of both; `None` if there is none.
+    /// Asked where the order is one kernel and the operand has a row per token.
     ///
     /// # Errors
     /// Why no kernel of the source makes the operand.

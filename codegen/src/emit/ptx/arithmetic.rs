@@ -32,12 +32,11 @@ impl Writer<'_> {
                      mov.b32 {dst}, {{{half}, {half}}}; }}",
                     self.reg(reg)
                 ),
-                // Of two constants the assembler copies one to a register for each use.
-                (None, Operand::U32(low))
-                    if matches!((b, c), (Operand::U32(_), Operand::Reg(_))) =>
+                // Of two constants the assembler copies one to a register for each use, unless one is 0.
+                (None, Operand::U32(low @ 1..))
+                    if matches!((b, c), (Operand::U32(1..), Operand::Reg(_))) =>
                 {
-                    let (low, [high, select]) =
-                        (self.unknown(low), [b, c].map(|of| self.value(of)));
+                    let (low, [high, select]) = (self.opaque(low), [b, c].map(|of| self.value(of)));
                     format!("prmt.b32 {dst}, {low}, {high}, {select};")
                 }
                 _ => format!("prmt.b32 {dst}, {operands};"),

@@ -83,8 +83,8 @@ struct State {
     /// Constants in registers, for instructions without constant operands: whether as f32, and the
     /// word.
     constants: BTreeSet<(bool, u32)>,
-    /// Words in registers that the assembler does not know to be constants.
-    unknown: BTreeSet<u32>,
+    /// Constants in registers all the time, which the assembler does not know to be constants.
+    opaque: BTreeSet<u32>,
 }
 
 impl Writer<'_> {
@@ -108,10 +108,10 @@ impl Writer<'_> {
         constant(float, word)
     }
 
-    /// The word in a register all the time, since the assembler does not know that this is a constant.
-    fn unknown(&mut self, word: u32) -> String {
-        self.state.unknown.insert(word);
-        unknown(word)
+    /// The constant in a register all the time: the assembler does not know that this is one.
+    fn opaque(&mut self, word: u32) -> String {
+        self.state.opaque.insert(word);
+        opaque(word)
     }
 
     fn regs(&self, regs: &[Reg]) -> String {
@@ -192,16 +192,16 @@ fn write_module(out: &mut String, writer: &Writer<'_>, version: PtxVersion) -> s
         let value = if float { format!("0f{word:08X}") } else { format!("{word:#010x}") };
         writeln!(out, "    .reg .{ty} {name};\n    mov.{ty} {name}, {value};")?;
     }
-    if !writer.state.unknown.is_empty() {
-        // 0: a block has fewer threads, which the assembler does not conclude.
+    if !writer.state.opaque.is_empty() {
+        // 0, since a block has fewer threads: ptxas of CUDA 13 does not conclude that, and would copy a constant for each use.
         writeln!(
             out,
-            "    .reg .b32 %zero;\n    mov.u32 %zero, %tid.x;\n    shr.u32 %zero, %zero, 20;"
+            "    .reg .b32 %no_thread;\n    mov.u32 %no_thread, %tid.x;\n    shr.u32 %no_thread, %no_thread, 20;"
         )?;
     }
-    for &word in &writer.state.unknown {
-        let name = unknown(word);
-        writeln!(out, "    .reg .b32 {name};\n    xor.b32 {name}, %zero, {word:#010x};")?;
+    for &word in &writer.state.opaque {
+        let name = opaque(word);
+        writeln!(out, "    .reg .b32 {name};\n    xor.b32 {name}, %no_thread, {word:#010x};")?;
     }
     writeln!(out, "\n{}    ret;\n}}", writer.text)
 }
@@ -211,8 +211,8 @@ fn constant(float: bool, word: u32) -> String {
     format!("%{}{word:08x}", if float { "f" } else { "c" })
 }
 
-/// The register of a word that the assembler does not know.
-fn unknown(word: u32) -> String {
+/// The register of a constant that the assembler does not know.
+fn opaque(word: u32) -> String {
     format!("%u{word:08x}")
 }
 
