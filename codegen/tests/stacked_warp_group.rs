@@ -95,6 +95,10 @@ fn products_are_right() {
         (5, ExpertProduct::Down, (24, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
         (0, ExpertProduct::GateUp, (40, 264), (65, Routing::Random), (48, 1, 1, 3)),
         (0, ExpertProduct::Down, (72, 136), (75, Routing::Random), (80, 1, 1, 2)),
+        (0, ExpertProduct::GateUp, (40, 264), (40, Routing::Random), (24, 2, 1, 3)),
+        (1, ExpertProduct::Down, (72, 136), (30, Routing::One), (24, 1, 2, 2)),
+        (0, ExpertProduct::GateUp, (40, 136), (100, Routing::Random), (112, 1, 1, 2)),
+        (2, ExpertProduct::Down, (136, 136), (150, Routing::One), (144, 1, 2, 2)),
         (0, ExpertProduct::GateUp, (72, 264), (17, Routing::Random), (16, 4, 2, 3)),
         (1, ExpertProduct::GateUp, (40, 392), (9, Routing::One), (8, 3, 2, 2)),
         (3, ExpertProduct::Down, (264, 136), (33, Routing::Random), (32, 4, 1, 2)),
@@ -154,6 +158,8 @@ fn a_gate_in_the_epilogue_is_the_gate_after_it() {
         (2, Gate::Silu, (72, 328), (9, Routing::Random), (16, 1, 2, 3)),
         (5, Gate::UngatedRelu2, (72, 264), (5, Routing::Random), (8, 1, 1, 3)),
         (0, Gate::Silu, (40, 264), (75, Routing::Random), (48, 1, 2, 3)),
+        (0, Gate::Silu, (40, 264), (40, Routing::Random), (24, 2, 2, 3)),
+        (0, Gate::Silu, (40, 136), (150, Routing::One), (144, 1, 2, 2)),
     ];
     for (of, gate, shape, routed, block) in gates {
         let text = SCHEMES[of];
@@ -228,6 +234,8 @@ fn rows_of_pairs_are_rounded() {
         (3, (264, 136), (33, Routing::Random), (32, 3, 2, 2)),
         (5, (24, 136), (75, Routing::Random), (48, 2, 1, 3)),
         (1, (200, 136), (75, Routing::One), (80, 1, 2, 2)),
+        (0, (72, 136), (40, Routing::One), (24, 2, 2, 3)),
+        (0, (72, 136), (150, Routing::One), (144, 1, 2, 2)),
         (0, (72, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
     ];
     for (of, shape, routed, block) in cases {
@@ -721,7 +729,8 @@ fn tiles_that_memory_bounds_are_small() {
         (&integers, 32, qwen, [None, small(8)]),
         (&integers, 64, qwen, [small(8); 2]),
         (&integers, 128, qwen, [small(16); 2]),
-        (&integers, 256, qwen, [large(32, 4); 2]),
+        (&integers, 256, qwen, [small(24), large(24, 4)]),
+        (&integers, 384, qwen, [large(32, 4); 2]),
         (&zeros, 128, qwen, [large(16, 4); 2]),
         (&bytes, 128, qwen, [large(16, 4); 2]),
         (&floats, 128, qwen, [large(16, 4); 2]),
@@ -843,10 +852,10 @@ fn large(text: (&str, &str)) -> Vec<(Problem, u32)> {
             let weighted = product == ExpertProduct::Down && rounded;
             let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
             let problem = single.unwrap().giving(output).unwrap().stacked(stack).unwrap();
-            all.extend([32, 48, 64, 80, 96, 128].map(|slots| (problem.clone(), slots)));
+            all.extend([32, 48, 64, 80, 96, 112, 128, 144].map(|slots| (problem.clone(), slots)));
             // Of few slots three and four warp groups have the fewest registers to spare.
             let in_range = problem.of_scales(true);
-            all.extend([8, 16, 32, 48].map(|slots| (in_range.clone(), slots)));
+            all.extend([8, 16, 24, 32, 48].map(|slots| (in_range.clone(), slots)));
         }
     }
     all

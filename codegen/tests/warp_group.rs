@@ -92,6 +92,11 @@ fn products_are_right() {
         (("short", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
         (("short", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("sym", 0, (40, 136)), 75, tile(80, 1, 1, 2, 2)),
+        (("sym", 0, (72, 136)), 20, tile(24, 1, 2, 2, 2)),
+        (("sym", 0, (40, 136)), 111, tile(112, 1, 1, 2, 2)),
+        (("sym", 0, (40, 136)), 145, tile(144, 1, 1, 2, 1)),
+        (("sym", 0, (40, 136)), 170, tile(176, 1, 1, 2, 1)),
+        (("sym", 0, (40, 136)), 239, tile(240, 1, 1, 2, 1)),
         (("parts", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
         (("parts", 0, (136, 296)), 33, tile(48, 1, 2, 2, 2)),
         (("terms", 0, (72, 392)), 9, tile(16, 2, 1, 3, 4)),
@@ -166,9 +171,20 @@ fn parts_of_k_are_right() {
         (("minima", 0, (72, 648)), 35, WarpGroupTile { row_tiles: 2, groups: 1, ..half }),
         (("minima", 0, (40, 328)), 20, WarpGroupTile { splits: 2, batch: 1, ..half }),
         (("sym", 0, (72, 264)), 41, WarpGroupTile { tokens: 48, groups: 1, ..split }),
+        (
+            ("sym", 0, (40, 264)),
+            111,
+            WarpGroupTile { tokens: 112, groups: 1, stages: 2, batch: 2, ..split },
+        ),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
+    }
+    // Halves of the tokens are stored eight by eight.
+    let problem = problem("sym", 0, "sm_90a", (136, 512));
+    for tokens in [8, 24] {
+        let why = WarpGroupTile { tokens, ..split }.build(&problem).unwrap_err();
+        assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Cluster, .. }), "{why}");
     }
 }
 
@@ -298,6 +314,8 @@ fn tiles_have_as_many_tokens_as_instructions_do() {
         ("sym", 40, 48),
         ("sym", 75, 80),
         ("sym", 300, 160),
+        ("sym", 210, 224),
+        ("sym", 20, 32),
         ("integers", 90, 96),
         ("blocks", 40, 64),
         ("blocks", 75, 96),

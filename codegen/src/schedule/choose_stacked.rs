@@ -21,7 +21,7 @@ const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
 /// The most slots for products of every schedule.
 const MOST_SLOTS: u32 = 64;
 /// The most slots that the model of warp groups compares: with more a block has one tile of rows.
-const MOST_WARP_GROUP_SLOTS: u32 = 128;
+const MOST_WARP_GROUP_SLOTS: u32 = 144;
 /// Rows of an expert from which a token block has the fewest slots that warp groups multiply, though so many rows fill fewer: FP8 in
 /// blocks, which has 32, took 1.05 and 1.03 of the time of `skinny` with 4 rows, and 0.97 and 0.9 of that of `tile` with 8
 /// (Qwen3-30B and Mixtral 8x7B on an H200: docs/performance/experts.md).
@@ -80,7 +80,7 @@ pub fn choose_stacked_of(
         (None, true) => vec![1],
         (None, false) => {
             let first = stack.fitting_slots(tokens, most);
-            let first = stack.fastest_slots(problem, rows, first).unwrap_or(first);
+            let first = stack.fastest_slots(problem, tokens, first).unwrap_or(first);
             let larger = SLOTS.into_iter().filter(|slots| *slots > first && *slots <= most);
             let smaller = SLOTS.into_iter().rev().filter(|slots| *slots < first);
             [first].into_iter().chain(smaller).chain(larger).collect()
@@ -244,14 +244,15 @@ impl Stack {
 
     /// The slots of a token block for which the model of warp groups gives the least time, if they multiply blocks of
     /// as many slots as `fitting` says, or of the fewest that they do for so many rows.
-    fn fastest_slots(self, problem: &Problem, rows: f64, fitting: u32) -> Option<u32> {
+    fn fastest_slots(self, problem: &Problem, tokens: u32, fitting: u32) -> Option<u32> {
+        let rows = self.rows_of_expert(tokens);
         let counts = WarpGroupTile::token_counts(problem);
         let fewest = counts.first().copied().filter(|_| rows >= LEAST_WARP_GROUP_ROWS);
         on_warp_groups(problem, fewest.unwrap_or(0).max(fitting), rows)?;
         let time = |slots: u32| {
             on_warp_groups(problem, slots, rows)?;
             let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
-            Some((slots, of_blocks * token_blocks(rows, slots)))
+            Some((slots, of_blocks * token_blocks((tokens, rows), slots)))
         };
         let timed =
             counts.into_iter().filter(|slots| *slots <= MOST_WARP_GROUP_SLOTS).filter_map(time);
@@ -278,10 +279,11 @@ impl Stack {
     }
 }
 
-/// The token blocks of an expert that has so many rows on average, if each token chooses any expert: the probabilities
-/// of more rows than 0, 1, 2, ... blocks have, by the normal distribution's logistic approximation.
-fn token_blocks(rows: f64, slots: u32) -> f64 {
-    let deviation = rows.sqrt().max(0.5);
+/// The token blocks of an expert that has so many rows of M tokens on average, if each token chooses any expert: the probabilities
+/// of more rows than 0, 1, 2, ... blocks have, by the normal distribution's logistic approximation of the binomial one.
+fn token_blocks((tokens, rows): (u32, f64), slots: u32) -> f64 {
+    let chosen = rows / f64::from(tokens);
+    let deviation = (rows * (1.0 - chosen)).sqrt().max(0.5);
     let more_than = |of: u32| {
         let of = f64::from(of) * f64::from(slots) + 0.5;
         1.0 / (1.0 + (1.702 * (of - rows) / deviation).exp())

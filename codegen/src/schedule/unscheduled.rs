@@ -395,7 +395,7 @@ pub enum ChoiceRule {
     ScaledWeights,
     /// Blocks of a cluster.
     #[error(
-        "two blocks of a cluster split K of two stages or more, and share out 16 tokens or more"
+        "two blocks of a cluster split K of two stages or more, and share out 16 tokens or a multiple"
     )]
     Cluster,
     /// Blocks of a cluster that share copies of x.

@@ -13,6 +13,7 @@
 
 use super::Block;
 use super::ring::Ring;
+use super::shape::SWIZZLED_LINES;
 use super::stage::{LINE, Stages, group_of_x, groups_of_x, line_columns};
 use super::tiles::Tiles;
 use crate::ir::{Address, Builder, Operand, Reg, Shuffle, Special, Type, Uniformity, Width};
@@ -26,12 +27,17 @@ use crate::schedule::rows::{Token, TokenRows};
 const VECTOR: u32 = 16;
 const VECTORS: u32 = SHARED_BYTES / VECTOR;
 
-/// Warps of the producer that copy rows; `None` if tensor copies do.
+/// Warps of the producer that copy rows: each lane has as many rows, the same one of eight lines, so that 24 slots have half of a warp
+/// group. `None` if tensor copies do.
 pub(super) fn warps(block: &Block<'_>) -> Option<u32> {
     let stack = block.main.problem.stack?;
-    let lanes = block.tile.tokens * VECTORS;
-    let warps = lanes.div_ceil(block.main.problem.target().gpu.map_or(32, |gpu| gpu.warp));
-    stack.gathers().then_some(warps.min(block.group_warps()))
+    let slots_of_warp = block.main.problem.target().gpu.map_or(32, |gpu| gpu.warp) / VECTORS;
+    let alike = |warps: &u32| {
+        let apart = warps * slots_of_warp;
+        apart.is_multiple_of(SWIZZLED_LINES) && block.tile.tokens.is_multiple_of(apart)
+    };
+    let warps = (1..=block.group_warps()).rev().find(alike)?;
+    stack.gathers().then_some(warps)
 }
 
 /// The slots whose rows a lane copies of each tile, one vector of every line, and the pairs of its next tile's.
@@ -128,7 +134,7 @@ impl Slots {
         });
         let from = from.collect();
         // Slots that are `apart` apart are the same number in eight lines.
-        let in_eight = b.rem(self.first, 8);
+        let in_eight = b.rem(self.first, SWIZZLED_LINES);
         let place = b.xor(self.vector, in_eight);
         let line = b.mul(self.first, LINE);
         let to = b.mad(place, VECTOR / 4, line);

@@ -69,7 +69,7 @@ pub(super) const VECTOR_WORDS: u32 = 4;
 /// The most tokens of a block, as the box of a tensor copy.
 const MOST_TOKENS: u32 = 256;
 /// Lines after which their swizzle begins anew.
-const SWIZZLED_LINES: u32 = 8;
+pub(super) const SWIZZLED_LINES: u32 = 8;
 /// Stages below which products wait for copies: int8 on both sides with two took 1.7 times the model's time.
 pub(super) const ENOUGH_STAGES: u32 = 3;
 /// Stages beyond which a ring hides nothing more.
@@ -80,12 +80,19 @@ const OTHER_REGISTERS: u32 = 64;
 const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
 /// The same of four warp groups, whose codes are not in planes: the assembler needs no more for any scheme.
 const OTHER_REGISTERS_OF_FOUR: u32 = 48;
+/// The same, in addition, of four warp groups whose codes are in planes, with sums of more than 16 tokens: 6 bits beside 24 slots spilled.
+const OTHER_REGISTERS_OF_FOUR_IN_PLANES: u32 = 8;
+/// The same, in addition, of y in f32 and sums of more than 128 tokens, which spilled where rows are gathered.
+const OTHER_REGISTERS_OF_WIDE_Y: u32 = 12;
 /// The same of a thread whose operands are not swapped: it has no fragments.
 const OTHER_REGISTERS_UNSWAPPED: u32 = 32;
 /// The same, in addition, of integers in three planes that multiply bytes, for each tile of rows.
 const OTHER_REGISTERS_OF_PLANES: u32 = 22;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
+/// Tokens of a block of which only expert layers have the benefit: a single matrix of FP8 took 1.15 of the time that it takes with
+/// 32, with programmatic launch, and 0.99 without.
+const SLOTS_ALONE: u32 = 24;
 /// The fewest tokens for which the schedule is the fastest.
 const SERVED_FROM: u32 = 17;
 /// The fewest slots of a token block of an expert layer for which the schedule is chosen, with any number of rows an expert
@@ -218,7 +225,7 @@ impl Schedule for WarpGroupTile {
                 self.splits == 1
                     || self.splits == 2
                         && problem.stack.is_none()
-                        && self.tokens >= 16
+                        && self.tokens.is_multiple_of(2 * SWIZZLED_LINES)
                         && self.k_stages(main) >= 2
                         && problem.target().has(Feature::Cluster),
                 ChoiceRule::Cluster,
@@ -304,8 +311,10 @@ impl WarpGroupTile {
         };
         let programmatic = problem.target().has(Feature::GridDependency);
         // Stages of half a k-tile where x is large, but where each half has to take scales apart and whole ones fit (Q4_K in bf16 at M
-        // = 1024: 173 us with three whole stages, 180 with five halves; in f16, where scales are one number, 175.8 and 174.2).
-        let parts: &[(u32, u32)] = match (tokens > 128, problem.plan.scale.parts() == Some(2)) {
+        // = 1024: 173 us with three whole stages, 180 with five halves; in f16, where scales are one number, 175.8 and 174.2), and in an
+        // expert layer, where three whole stages suffice (Mixtral 8x7B, 144 slots, M = 512: 662 us, and 692 to 720 with six or seven halves).
+        let whole = problem.plan.scale.parts() == Some(2) || problem.stack.is_some();
+        let parts: &[(u32, u32)] = match (tokens > 128, whole) {
             (false, _) => &[(1, 2)],
             (true, true) => &[(1, ENOUGH_STAGES), (2, 2), (1, 2)],
             (true, false) => &[(2, 2), (1, 2)],
@@ -417,7 +426,8 @@ impl WarpGroupTile {
     /// fewest tokens over; where scales multiply sums, whose registers the most tokens leave no room for, those of a third
     /// more blocks.
     pub(super) fn token_tiles(problem: &Problem, tokens: u32) -> Vec<u32> {
-        let counts = Self::token_counts(problem);
+        let mut counts = Self::token_counts(problem);
+        counts.retain(|&count| problem.stack.is_some() || count != SLOTS_ALONE);
         let Some(&most) = counts.last() else { return Vec::new() };
         let fewest = tokens.div_ceil(most).max(1);
         let of_blocks = |blocks: u32| {
@@ -583,6 +593,12 @@ impl WarpGroupTile {
         let others = match problem.stack {
             None if multiplies_nibbles_as_floats(problem) => OTHER_REGISTERS_OF_NIBBLES,
             Some(_) if self.groups > 3 && one_plane => OTHER_REGISTERS_OF_FOUR,
+            Some(_) if self.groups > 3 && self.tokens > 16 => {
+                OTHER_REGISTERS + OTHER_REGISTERS_OF_FOUR_IN_PLANES
+            }
+            Some(_) if self.tokens > 128 && store::half_of(problem.output).is_none() => {
+                OTHER_REGISTERS + OTHER_REGISTERS_OF_WIDE_Y
+            }
             _ => OTHER_REGISTERS,
         };
         all.saturating_add(of_tokens).saturating_add(2 * 4 * self.batch + others + of_planes)
