@@ -608,7 +608,7 @@ fn mutations_of_a_gate_in_the_epilogue_are_found() {
 }
 
 /// Schemes whose x has bytes, which tests through the runtime multiply.
-const BYTES: [(&str, &str); 3] = [
+const BYTES: [(&str, &str); 4] = [
     (
         "blocks",
         "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }",
@@ -616,6 +616,10 @@ const BYTES: [(&str, &str); 3] = [
     (
         "integers",
         "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }",
+    ),
+    (
+        "floats",
+        "weight: e4m3, scale: f32 per channel, pack: [k, n], activation: e4m3 { scale: f32 per token }",
     ),
     (
         "nibbles",
@@ -768,9 +772,7 @@ fn tiles_that_memory_bounds_are_small() {
 /// does not depend on them is most of the time (Mixtral 8x7B at M = 1024 took 2321 us with 32 slots and 847 with 144).
 #[test]
 fn bytes_as_they_are_stored_have_many_slots() {
-    let floats = "weight: e4m3, scale: f32 per channel, pack: [k, n], activation: e4m3 { scale: f32 per token }";
-    let integers =
-        "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }";
+    let (integers, floats) = (BYTES[1], BYTES[2]);
     let (qwen, mixtral) = ((2048, 768, 128, 8), (4096, 14_336, 8, 2));
     for (text, tokens, (hidden, intermediate, experts, top_k), expected) in [
         (floats, 64, mixtral, 32),
@@ -782,19 +784,43 @@ fn bytes_as_they_are_stored_have_many_slots() {
         (floats, 256, qwen, 32),
         (floats, 1024, qwen, 80),
     ] {
-        let scheme = scheme(("stored", text));
-        let target = target("sm_90a").unwrap();
-        let shape = (intermediate, hidden);
-        let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
-        let stack =
-            Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, experts, top_k) };
-        let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
-        let chosen = choose_stacked(&problem, tokens, None).unwrap();
-        assert_eq!(
-            problem.slots(chosen),
-            Some(expected),
-            "{text}: {tokens} tokens, {experts} experts"
-        );
+        let scheme = scheme(text);
+        let mut slots = None;
+        for (product, shape, gate) in [
+            (ExpertProduct::GateUp, (intermediate, hidden), Some(Gate::Silu)),
+            (ExpertProduct::Down, (hidden, intermediate), None),
+        ] {
+            let target = target("sm_90a").unwrap();
+            let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
+            let weighted = product == ExpertProduct::Down;
+            let stack = Stack { gate, weighted, ..stack(product, experts, top_k) };
+            let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
+            match choose_stacked(&problem, tokens, slots).unwrap() {
+                Chosen::WarpGroup(tile) => {
+                    assert_eq!(tile.tokens, expected, "{text:?}: {tokens} tokens, {product:?}")
+                }
+                other => panic!("{text:?}: {tokens} tokens, {product:?}: {}", other.name()),
+            }
+            slots = Some(expected);
+        }
+    }
+}
+
+/// An expert of a part of them has as many rows as one of all.
+#[test]
+fn experts_elsewhere_take_their_rows_along() {
+    for (text, tokens) in [(SCHEMES[0], 256), (SCHEMES[0], 1024), (BYTES[2], 1024)] {
+        let scheme = scheme(text);
+        let slots = [(128, 128), (16, 128), (4, 128)].map(|(experts, chosen_from)| {
+            let target = target("sm_90a").unwrap();
+            let shape = (768, 2048);
+            let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
+            let gate = Some(Gate::Silu);
+            let stack = Stack { gate, chosen_from, ..stack(ExpertProduct::GateUp, experts, 8) };
+            let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
+            problem.slots(choose_stacked(&problem, tokens, None).unwrap())
+        });
+        assert_eq!(slots, [slots[0]; 3], "{text:?}: {tokens} tokens");
     }
 }
 

@@ -241,6 +241,17 @@ fn blocks_that_persist_are_right() {
             270,
             WarpGroupTile { tokens: 256, groups: 1, batch: 1, ..persistent },
         ),
+        // All tokens' lines at once, and in two halves.
+        (
+            ("sym", 0, (136, 136)),
+            290,
+            WarpGroupTile { tokens: 144, groups: 1, stages: 3, batch: 1, ..persistent },
+        ),
+        (
+            ("sym", 0, (136, 136)),
+            450,
+            WarpGroupTile { tokens: 224, groups: 1, stages: 2, batch: 1, ..persistent },
+        ),
         // Two blocks share copies of x: bands have an even number of blocks of rows.
         (
             ("sym", 0, (1096, 136)),
@@ -332,9 +343,11 @@ fn tiles_have_as_many_tokens_as_instructions_do() {
         assert_eq!(over.count(), 0, "{scheme}, M = {m}");
     }
     let problem = problem("blocks", 0, "sm_90a", (72, 512));
-    let tile = WarpGroupTile { tokens: 48, stages: 3, exact: true, ..WARP_GROUP };
-    let why = tile.build(&problem).expect_err("tiles of 32 tokens in part");
-    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::TokenTiles, .. }), "{why}");
+    for tokens in [24, 48] {
+        let tile = WarpGroupTile { tokens, stages: 3, exact: true, ..WARP_GROUP };
+        let why = tile.build(&problem).expect_err("tiles of 32 tokens in part");
+        assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::TokenTiles, .. }), "{why}");
+    }
 }
 
 /// Consumers of 4-bit codes that are multiplied as e4m3 load words of the next stage before they release one: with the stage whose

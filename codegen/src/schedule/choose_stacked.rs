@@ -20,7 +20,7 @@ use crate::target::Class;
 const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
 /// The most slots for products of every schedule.
 const MOST_SLOTS: u32 = 64;
-/// The most slots that the model of warp groups compares: with more a block has one tile of rows.
+/// The most slots that the model of warp groups compares: with more two warp groups have one tile of rows.
 const MOST_WARP_GROUP_SLOTS: u32 = 144;
 /// Rows of an expert from which a token block has the fewest slots that warp groups multiply, though so many rows fill fewer: FP8 in
 /// blocks, which has 32, took 1.05 and 1.03 of the time of `skinny` with 4 rows, and 0.97 and 0.9 of that of `tile` with 8
@@ -233,13 +233,19 @@ impl Stack {
     /// fill.
     fn fitting_slots(self, tokens: u32, most: u32) -> u32 {
         let pairs = u64::from(tokens) * u64::from(self.top_k);
-        let fits = |slots: &u32| 10 * pairs < FILLED * u64::from(*slots) * u64::from(self.experts);
+        let experts = u64::from(self.chosen_from);
+        let fits = |slots: &u32| 10 * pairs < FILLED * u64::from(*slots) * experts;
         SLOTS.into_iter().filter(|slots| *slots <= most).find(fits).unwrap_or(most)
+    }
+
+    /// The share of the tokens that choose an expert, if each token chooses any.
+    fn share_of_expert(self) -> f64 {
+        f64::from(self.top_k.min(self.chosen_from)) / f64::from(self.chosen_from)
     }
 
     /// The rows of an expert of M tokens, on average.
     fn rows_of_expert(self, tokens: u32) -> f64 {
-        f64::from(tokens) * f64::from(self.top_k) / f64::from(self.experts)
+        f64::from(tokens) * self.share_of_expert()
     }
 
     /// The slots of a token block for which the model of warp groups gives the least time, if they multiply blocks of
@@ -252,7 +258,7 @@ impl Stack {
         let time = |slots: u32| {
             on_warp_groups(problem, slots, rows)?;
             let of_blocks = WarpGroupTile::microseconds(problem, slots)?;
-            Some((slots, of_blocks * token_blocks((tokens, rows), slots)))
+            Some((slots, of_blocks * token_blocks(tokens, self.share_of_expert(), slots)))
         };
         let timed =
             counts.into_iter().filter(|slots| *slots <= MOST_WARP_GROUP_SLOTS).filter_map(time);
@@ -279,16 +285,16 @@ impl Stack {
     }
 }
 
-/// The token blocks of an expert that has so many rows of M tokens on average, if each token chooses any expert: the probabilities
-/// of more rows than 0, 1, 2, ... blocks have, by the normal distribution's logistic approximation of the binomial one.
-fn token_blocks((tokens, rows): (u32, f64), slots: u32) -> f64 {
-    let chosen = rows / f64::from(tokens);
-    let deviation = (rows * (1.0 - chosen)).sqrt().max(0.5);
+/// The token blocks of an expert that each of M tokens chooses with a probability of `share`, on average: the sum over n = 0, 1, 2, ... of
+/// the probability that n blocks have too few slots, by the normal distribution's logistic approximation from n = 1 on.
+fn token_blocks(tokens: u32, share: f64, slots: u32) -> f64 {
+    let rows = f64::from(tokens) * share;
+    let deviation = (rows * (1.0 - share)).sqrt().max(0.5);
     let more_than = |of: u32| {
         let of = f64::from(of) * f64::from(slots) + 0.5;
         1.0 / (1.0 + (1.702 * (of - rows) / deviation).exp())
     };
     // Beyond the average by eight deviations there is nothing to add.
     let most = ((rows + 8.0 * deviation) / f64::from(slots)).ceil() as u32;
-    1.0 - (-rows).exp() + (1..=most).map(more_than).sum::<f64>()
+    1.0 - (1.0 - share).powf(tokens.into()) + (1..=most).map(more_than).sum::<f64>()
 }

@@ -355,7 +355,7 @@ pub enum ChoiceRule {
     #[error("tokens are columns of a warp-group instruction")]
     WarpGroupTokens,
     /// Tokens of a block of warp groups where x has scales along K.
-    #[error("with scales of x along K tokens are a multiple of 32; at most 32 of a single matrix")]
+    #[error("with scales of x along K tokens are a multiple of 32; 8 or 16 too of a single matrix")]
     TokenTiles,
     /// Warp groups of a block that multiply.
     #[error("one to four warp groups multiply")]

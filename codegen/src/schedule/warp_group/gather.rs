@@ -27,17 +27,17 @@ use crate::schedule::rows::{Token, TokenRows};
 const VECTOR: u32 = 16;
 const VECTORS: u32 = SHARED_BYTES / VECTOR;
 
-/// Warps of the producer that copy rows: each lane has as many rows, the same one of eight lines, so that 24 slots have half of a warp
-/// group. `None` if tensor copies do.
+/// Warps of the producer that copy rows; `None` if tensor copies do. All lanes copy as many rows, each at one place of eight lines, so that
+/// half of a warp group copies 24 slots.
 pub(super) fn warps(block: &Block<'_>) -> Option<u32> {
-    let stack = block.main.problem.stack?;
+    block.main.problem.stack.filter(|stack| stack.gathers())?;
     let slots_of_warp = block.main.problem.target().gpu.map_or(32, |gpu| gpu.warp) / VECTORS;
     let alike = |warps: &u32| {
         let apart = warps * slots_of_warp;
         apart.is_multiple_of(SWIZZLED_LINES) && block.tile.tokens.is_multiple_of(apart)
     };
-    let warps = (1..=block.group_warps()).rev().find(alike)?;
-    stack.gathers().then_some(warps)
+    // A multiple of eight slots is one of two warps' rows.
+    Some((1..=block.group_warps()).rev().find(alike).unwrap_or(1))
 }
 
 /// The slots whose rows a lane copies of each tile, one vector of every line, and the pairs of its next tile's.

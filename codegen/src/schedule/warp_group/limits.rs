@@ -101,8 +101,8 @@ pub(super) fn unswapped_products(main: &MainLoop<'_>) -> bool {
 /// of a tile, token blocks would begin within one, and buffers of slots have no tile in part.)
 pub(super) fn whole_token_tiles(problem: &Problem, tokens: u32) -> bool {
     let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
-    let part = problem.stack.is_none() && tokens <= TOKEN_TILE;
-    !along_k || part || tokens.is_multiple_of(TOKEN_TILE)
+    let part = |of: u32| of > 0 && TOKEN_TILE.is_multiple_of(of);
+    !along_k || problem.stack.is_none() && part(tokens) || tokens.is_multiple_of(TOKEN_TILE)
 }
 
 /// Whether the schedule multiplies the matrices of a stack: in token blocks of sorted pairs. Experts may read x in

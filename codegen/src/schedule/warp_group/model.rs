@@ -26,9 +26,9 @@ const EXCHANGE: [f64; 2] = [0.4, 0.4];
 /// the same multiprocessor; bytes take half.
 const PRODUCTS: f64 = 2.6;
 /// What a product costs besides that of its tokens, in tokens, as its operand A is in registers: FP8 with 128 tokens took 785
-/// cycles where its products have 512, with 256 tokens 1290 for 1024. (In an expert layer too: Mixtral 8x7B, FP8 with a scale a channel,
-/// M = 1024, 48, 64, 80, 96, 112, 128 and 144 slots took 1502, 1213, 1113, 981, 1073, 1017 and 847 us, all but the first and 128 within
-/// 4% of what this says beside the last.)
+/// cycles where its products have 512, with 256 tokens 1290 for 1024. (In an expert layer too: Mixtral 8x7B, per-channel FP8, M = 1024,
+/// 48, 64, 80, 96, 112, 128 and 144 slots took 1502, 1213, 1113, 981, 1073, 1017 and 847 us; times their token blocks this says 1331,
+/// 1158, 1125, 974, 1058, 963 and 847.)
 const FRAGMENT: f64 = 64.0;
 /// Microseconds in which one group dequantises 64 rows of 1024 columns, and in which each group adds to
 /// that of the others, with scales on the weights.
@@ -348,8 +348,8 @@ impl CandidateTile {
         // products are all that takes long: bytes as they are stored, whose sums are not drained before the end of K.
         let stored =
             matches!(problem.input.fragments, Some(ByteFragments::Whole | ByteFragments::Rows));
-        let alone = problem.stack.is_some() && stored && !exact;
-        let wide = match alone || !problem.may_scale_weights() && self.tokens > 128 {
+        let products_alone = problem.stack.is_some() && stored && !exact;
+        let wide = match products_alone || !problem.may_scale_weights() && self.tokens > 128 {
             true => (tokens + FRAGMENT) / (128.0 + FRAGMENT),
             false => tokens / 128.0,
         };

@@ -80,7 +80,8 @@ const OTHER_REGISTERS: u32 = 64;
 const OTHER_REGISTERS_OF_NIBBLES: u32 = 32;
 /// The same of four warp groups, whose codes are not in planes: the assembler needs no more for any scheme.
 const OTHER_REGISTERS_OF_FOUR: u32 = 48;
-/// The same, in addition, of four warp groups whose codes are in planes, with sums of more than 16 tokens: 6 bits beside 24 slots spilled.
+/// The same, in addition, of four warp groups whose codes are in planes, with two tiles of rows and more than 16 tokens: 6 bits beside 24
+/// slots spilled.
 const OTHER_REGISTERS_OF_FOUR_IN_PLANES: u32 = 8;
 /// The same, in addition, of y in f32 and sums of more than 128 tokens, which spilled where rows are gathered.
 const OTHER_REGISTERS_OF_WIDE_Y: u32 = 12;
@@ -90,9 +91,9 @@ const OTHER_REGISTERS_UNSWAPPED: u32 = 32;
 const OTHER_REGISTERS_OF_PLANES: u32 = 22;
 /// Registers of a thread of a block with one consumer.
 const REGISTERS: u32 = 248;
-/// Tokens of a block of which only expert layers have the benefit: a single matrix of FP8 took 1.15 of the time that it takes with
+/// Tokens of a block that only expert layers have: a single matrix of FP8 took 1.15 of the time that it takes with
 /// 32, with programmatic launch, and 0.99 without.
-const SLOTS_ALONE: u32 = 24;
+const TOKENS_OF_STACKS_ALONE: u32 = 24;
 /// The fewest tokens for which the schedule is the fastest.
 const SERVED_FROM: u32 = 17;
 /// The fewest slots of a token block of an expert layer for which the schedule is chosen, with any number of rows an expert
@@ -310,11 +311,11 @@ impl WarpGroupTile {
             _ => 1,
         };
         let programmatic = problem.target().has(Feature::GridDependency);
-        // Stages of half a k-tile where x is large, but where each half has to take scales apart and whole ones fit (Q4_K in bf16 at M
-        // = 1024: 173 us with three whole stages, 180 with five halves; in f16, where scales are one number, 175.8 and 174.2), and in an
-        // expert layer, where three whole stages suffice (Mixtral 8x7B, 144 slots, M = 512: 662 us, and 692 to 720 with six or seven halves).
-        let whole = problem.plan.scale.parts() == Some(2) || problem.stack.is_some();
-        let parts: &[(u32, u32)] = match (tokens > 128, whole) {
+        // Stages of half a k-tile where x is large. Whole ones, if three fit, where each half has to take scales apart (Q4_K in bf16 at M =
+        // 1024: 173 us with three whole stages, 180 with five halves; in f16, where scales are one number, 175.8 and 174.2), and in expert
+        // layers (Mixtral 8x7B, 144 slots, M = 512: 662 us, and 692 to 720 with six or seven halves).
+        let whole_stages = problem.plan.scale.parts() == Some(2) || problem.stack.is_some();
+        let parts: &[(u32, u32)] = match (tokens > 128, whole_stages) {
             (false, _) => &[(1, 2)],
             (true, true) => &[(1, ENOUGH_STAGES), (2, 2), (1, 2)],
             (true, false) => &[(2, 2), (1, 2)],
@@ -427,7 +428,7 @@ impl WarpGroupTile {
     /// more blocks.
     pub(super) fn token_tiles(problem: &Problem, tokens: u32) -> Vec<u32> {
         let mut counts = Self::token_counts(problem);
-        counts.retain(|&count| problem.stack.is_some() || count != SLOTS_ALONE);
+        counts.retain(|&count| problem.stack.is_some() || count != TOKENS_OF_STACKS_ALONE);
         let Some(&most) = counts.last() else { return Vec::new() };
         let fewest = tokens.div_ceil(most).max(1);
         let of_blocks = |blocks: u32| {
@@ -593,7 +594,7 @@ impl WarpGroupTile {
         let others = match problem.stack {
             None if multiplies_nibbles_as_floats(problem) => OTHER_REGISTERS_OF_NIBBLES,
             Some(_) if self.groups > 3 && one_plane => OTHER_REGISTERS_OF_FOUR,
-            Some(_) if self.groups > 3 && self.tokens > 16 => {
+            Some(_) if self.groups > 3 && self.row_tiles > 1 && self.tokens > 16 => {
                 OTHER_REGISTERS + OTHER_REGISTERS_OF_FOUR_IN_PLANES
             }
             Some(_) if self.tokens > 128 && store::half_of(problem.output).is_none() => {
