@@ -32,6 +32,7 @@ mod snapshots;
 mod stacked;
 mod stacked_mutations;
 mod stacked_warp_group;
+mod stacked_warp_group_tiles;
 mod tables;
 mod tensor_memory;
 mod texts;
