@@ -212,21 +212,45 @@ fn bytes_as_they_are_stored_have_many_slots() {
     }
 }
 
-/// An expert of a part of them has as many rows as one of all.
+/// With more than 128 slots a stage is a whole k-tile if three fit, also of codes whose k-tile has two halves.
+#[test]
+fn stages_of_many_slots_are_whole() {
+    for chosen in chosen(&scheme(SCHEMES[0]), false, MIXTRAL, 1024) {
+        let Chosen::WarpGroup(tile) = chosen else { panic!("{}", chosen.name()) };
+        assert_eq!((tile.tokens, tile.parts, tile.stages), (144, 1, 3));
+    }
+}
+
+/// Where each token chooses half of the experts, their rows spread half as much as where it chooses a few of many: 216 rows of an
+/// expert, 10 more or less, need two token blocks of 112, and by a Poisson distribution, 15 more or less, often a third.
+#[test]
+fn rows_spread_by_the_share_of_experts() {
+    for (tokens, expected) in [(144, 80), (432, 112), (752, 128)] {
+        for chosen in chosen(&scheme(BYTES[2]), false, (4096, 14_336, 4, 2), tokens) {
+            assert_eq!(chosen.schedule().block_tokens(), expected, "{tokens} tokens");
+        }
+    }
+}
+
+/// An expert of a part of them has as many rows as one of all, for the model of warp groups and elsewhere.
 #[test]
 fn experts_elsewhere_take_their_rows_along() {
-    for (text, tokens) in [(SCHEMES[0], 256), (SCHEMES[0], 1024), (BYTES[2], 1024)] {
+    for (text, tokens, name) in [
+        (SCHEMES[0], 256, "sm_90a"),
+        (SCHEMES[0], 1024, "sm_90a"),
+        (BYTES[2], 1024, "sm_90a"),
+        (SCHEMES[0], 96, "sm_80"),
+        (SCHEMES[0], 256, "gfx942"),
+    ] {
         let scheme = scheme(text);
         let slots = [(128, 128), (16, 128), (4, 128)].map(|(experts, chosen_from)| {
-            let target = target("sm_90a").unwrap();
-            let shape = (768, 2048);
+            let (target, shape) = (target(name).unwrap(), (768, 2048));
             let problem = Problem::new(&scheme, &scheme.activations[0], target, shape).unwrap();
-            let gate = Some(Gate::Silu);
-            let stack = Stack { gate, chosen_from, ..stack(ExpertProduct::GateUp, experts, 8) };
-            let problem = problem.stacked(stack).unwrap().giving(NUMBER_BF16).unwrap();
+            let stack = Stack { chosen_from, ..stack(ExpertProduct::GateUp, experts, 8) };
+            let problem = problem.stacked(stack).unwrap().giving(NUMBER_F32).unwrap();
             problem.slots(choose_stacked(&problem, tokens, None).unwrap())
         });
-        assert_eq!(slots, [slots[0]; 3], "{text:?}: {tokens} tokens");
+        assert_eq!(slots, [slots[0]; 3], "{text:?}: {tokens} tokens, {name}");
     }
 }
 

@@ -285,8 +285,8 @@ impl Stack {
     }
 }
 
-/// The token blocks of an expert that each of M tokens chooses with a probability of `share`, on average: the sum over n = 0, 1, 2, ... of
-/// the probability that n blocks have too few slots, by the normal distribution's logistic approximation from n = 1 on.
+/// The token blocks of an expert that each of M tokens chooses with a probability of `share`, on average: one, and the sum over n = 1, 2, ...
+/// of the probability that n blocks have too few slots, by the normal distribution's logistic approximation.
 fn token_blocks(tokens: u32, share: f64, slots: u32) -> f64 {
     let rows = f64::from(tokens) * share;
     let deviation = (rows * (1.0 - share)).sqrt().max(0.5);
@@ -296,5 +296,5 @@ fn token_blocks(tokens: u32, share: f64, slots: u32) -> f64 {
     };
     // Beyond the average by eight deviations there is nothing to add.
     let most = ((rows + 8.0 * deviation) / f64::from(slots)).ceil() as u32;
-    1.0 - (1.0 - share).powf(tokens.into()) + (1..=most).map(more_than).sum::<f64>()
+    1.0 + (1..=most).map(more_than).sum::<f64>()
 }
