@@ -183,9 +183,23 @@ fn few_tokens_and_many_have_schedules_of_their_own() {
 
 /// Tiles in memory.
 #[derive(Debug, Default)]
-struct Tiles {
+pub(crate) struct Tiles {
     rows: Mutex<Vec<Measured>>,
     at_first_use: bool,
+}
+
+impl Tiles {
+    /// Adds a line, whatever it says.
+    pub(crate) fn push(&self, row: Measured) {
+        self.rows.lock().unwrap().push(row);
+    }
+
+    /// Writes all lines, and reads them again.
+    pub(crate) fn reread(&self) {
+        for row in self.rows.lock().unwrap().iter_mut() {
+            *row = row.to_string().parse().unwrap();
+        }
+    }
 }
 
 impl TileTable for Tiles {
@@ -221,10 +235,7 @@ fn tiles_of_the_device_come_first() {
     assert_eq!(keys.len(), kernels.len());
     let fastest = kernels.last().unwrap();
     jit.keep(&request, 16, fastest).unwrap();
-    // As it is written and read.
-    for row in table.rows.lock().unwrap().iter_mut() {
-        *row = row.to_string().parse().unwrap();
-    }
+    table.reread();
     for tokens in [9, 13, 16] {
         let choice = jit.choose(&request, tokens).unwrap();
         assert_eq!((choice.by, &choice.key), (ChoiceSource::Tuned, &fastest.key));

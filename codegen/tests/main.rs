@@ -30,6 +30,7 @@ mod sequences;
 mod simulated;
 mod snapshots;
 mod stacked;
+mod stacked_candidates;
 mod stacked_mutations;
 mod stacked_warp_group;
 mod stacked_warp_group_tiles;

@@ -85,7 +85,7 @@ fn choices(problem: &Problem) -> Vec<Chosen> {
 }
 
 /// What is wrong with a product by a choice, in two orders of blocks and warps.
-fn wrong(layer: &RandomStack, chosen: Chosen) -> Option<String> {
+pub(crate) fn wrong(layer: &RandomStack, chosen: Chosen) -> Option<String> {
     let kernel = layer.kernel(chosen, &layer.problem);
     let slots = chosen.schedule().block_tokens();
     let mut first = None;

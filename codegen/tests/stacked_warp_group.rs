@@ -52,7 +52,7 @@ fn of_blocks(kernel: &Kernel, blocks: u32) -> Verified<Kernel> {
 }
 
 /// What is wrong with a product: in two orders of blocks and warps, with a tile a block and with several.
-fn check(layer: &RandomStack, tile: WarpGroupTile) {
+pub(crate) fn check(layer: &RandomStack, tile: WarpGroupTile) {
     let chosen = Chosen::WarpGroup(tile);
     let kernel = layer.kernel(chosen, &layer.problem);
     let mut first = None;

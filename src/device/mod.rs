@@ -31,7 +31,7 @@ use quantloom_runtime::cpu::isa::Isa;
 use quantloom_runtime::cuda::Cuda;
 use quantloom_runtime::experts::{ExpertError, ExpertLayer, ExpertOp, ExpertOptions, ExpertSource};
 #[cfg(feature = "jit")]
-use quantloom_runtime::gpu::{GpuDevice, TuneError, TuneOptions, Tuned};
+use quantloom_runtime::gpu::{GpuDevice, TuneError, TuneOptions, Tuned, TunedExperts};
 #[cfg(feature = "hip")]
 use quantloom_runtime::hip::Hip;
 use quantloom_runtime::op::{Op, ProductError};
@@ -201,6 +201,29 @@ impl Device {
         #[cfg(feature = "cuda")]
         if let Some(weight) = layer.as_cuda() {
             let tuner = weight.tuner(x)?;
+            return tokens.iter().map(|tokens| tuner.tune(*tokens, options)).collect();
+        }
+        let _ = (layer, x, tokens, options);
+        Err(TuneError::NoClock { device: self.name().to_owned() })
+    }
+
+    /// [`Device::tune`] of an expert layer that this device has prepared: the slots of a token block and the kernels of both products,
+    /// by the time of the whole layer with tokens that choose among all experts uniformly. The layer's weights are not copied. A number
+    /// of tokens stands for all that round up to the same one of four steps from a power of two to the next.
+    ///
+    /// # Errors
+    /// As of [`Device::tune`].
+    #[cfg(feature = "jit")]
+    pub fn tune_experts(
+        &self,
+        layer: &dyn ExpertOp,
+        x: FloatFormat,
+        tokens: &[u64],
+        options: &TuneOptions,
+    ) -> Result<Vec<TunedExperts>, TuneError> {
+        #[cfg(feature = "cuda")]
+        if let Some(layer) = layer.as_cuda() {
+            let tuner = layer.tuner(x)?;
             return tokens.iter().map(|tokens| tuner.tune(*tokens, options)).collect();
         }
         let _ = (layer, x, tokens, options);

@@ -1,5 +1,7 @@
 //! `quantloom tune`: every tile that is worth it, measured; the fastest, for the table of tiles.
 
+mod experts;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -8,6 +10,7 @@ use clap::Args;
 use quantloom::codegen::jit::measured_row;
 use quantloom::codegen::schedule::merged;
 use quantloom::device::Device;
+use quantloom::dsl::experts::ExpertLayer;
 use quantloom::dsl::format::FloatFormat;
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::{Accuracy, Scheme};
@@ -19,6 +22,7 @@ use quantloom::tiles;
 
 use super::backend;
 use super::bench::{own_type, random_weight};
+use super::named_layers::named_layer;
 use super::sizes::{Tokens, shape};
 use super::{print_line, scheme, table};
 use crate::atomic_write::write_and_say;
@@ -30,8 +34,8 @@ use crate::progress::Progress;
     after_help = "Every tile that fits is compiled, run on random weights that rotate beyond the \
     L2, and timed as `quantloom bench` times it, with programmatic launch. Only the fastest that is \
     ahead of the model's choice by more than --margin is kept or written; else the model's own choice is.\n\n\
-    Of a checkpoint, every scheme and shape of its layers is measured once, with the weights of the first such layer; expert \
-    layers are left out.\n\n\
+    Of a checkpoint, every scheme and shape of its layers is measured once, with the weights of the first such layer; so are its \
+    expert layers, as a whole: from the ids of experts to y, the slots of a token block and the tiles of both products together.\n\n\
     --keep is for your own GPU: every program of this user that opens it chooses these tiles from then on \
     (`explain` of a layer says so). They are in the cache (QUANTLOOM_CACHE), in `tiles`, a file for each name of a GPU; \
     remove the file to forget them. --write is for the table that the compiler comes with.\n\n\
@@ -39,6 +43,7 @@ use crate::progress::Progress;
     quantloom tune --scheme ct_w4a16 --shape 8192x8192 --m 1,8,16,32\n  \
     quantloom tune --scheme fp8_block --shape 7168x2048 --m 1,16,64,1024 --keep\n  \
     quantloom tune model/ --m 1,16,256 --keep\n  \
+    quantloom tune --experts qwen3_30b --scheme ct_w4a16 --m 16,64,512 --keep\n  \
     quantloom tune --scheme ct_w4a16 --scheme ct_mxfp4a16 --shape 4096x4096 --shape 8192x8192 \
     --m 1,8 --write codegen/src/schedule/measured.txt\n\n\
     To try a tile in any program, without this table: \
@@ -55,7 +60,11 @@ pub(crate) struct Arguments {
     /// The weight's shape; several may be given.
     #[arg(long = "shape", value_name = "NxK", value_parser = shape, default_value = "4096x4096")]
     shapes: Vec<(u64, u64)>,
-    /// Values of M, each rounded up to a power of two.
+    /// Whole expert layers instead of products: a model's (mixtral_8x7b, qwen3_30b, gpt_oss_20b, gpt_oss_120b, deepseek_v3, kimi_k2,
+    /// llama4_scout), or the text of a layer; several may be given.
+    #[arg(long, value_name = "LAYER", value_parser = named_layer, conflicts_with_all = ["shapes", "models"])]
+    experts: Vec<ExpertLayer>,
+    /// Values of M, each rounded up to a power of two; of expert layers to the next of four steps on the way to one.
     #[arg(long, value_name = "LIST", default_value = "1,8,16,32")]
     m: Tokens,
     /// An NVIDIA GPU.
@@ -94,13 +103,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let stores = arguments.keep || arguments.write.is_some();
     let random = arguments.schemes.iter().map(|name| scheme(name));
     let random = random.collect::<Result<Vec<Scheme>>>()?;
-    let layers = layers(&arguments.models)?;
-    let random = random.iter().flat_map(|scheme| {
-        let shape = |&(n, k): &(u64, u64)| Subject::Random(scheme, Shape::matrix(n, k));
-        arguments.shapes.iter().map(shape)
-    });
-    let subjects: Vec<Subject<'_>> = random.chain(layers.iter().map(Subject::Layer)).collect();
-    let mut schemes = subjects.iter().map(Subject::scheme);
+    let open = |path: &PathBuf| Ok(Checkpoint::open(path)?);
+    let checkpoints = arguments.models.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let layers = layers(&arguments.models, &checkpoints)?;
+    let of_shape = |scheme| {
+        let shape = move |&(n, k): &(u64, u64)| Subject::Random(scheme, Shape::matrix(n, k));
+        arguments.shapes.iter().filter(|_| arguments.experts.is_empty()).map(shape)
+    };
+    let singles = random.iter().flat_map(of_shape);
+    let subjects: Vec<Subject<'_>> = singles.chain(layers.iter().map(Subject::Layer)).collect();
+    let of_layer =
+        |scheme| arguments.experts.iter().map(move |layer| experts::Subject::Random(scheme, layer));
+    let mut of_experts: Vec<experts::Subject<'_>> = random.iter().flat_map(of_layer).collect();
+    let (stored, left_out) = experts::stored(&checkpoints);
+    of_experts.extend(stored);
+    if subjects.is_empty() && of_experts.is_empty() {
+        let why = left_out.first().map_or_else(String::new, |why| format!("; {why}"));
+        bail!("there is no quantised layer to measure{why}")
+    }
+    let schemes = of_experts.iter().flat_map(experts::Subject::schemes);
+    let mut schemes = subjects.iter().map(Subject::scheme).chain(schemes);
     let exact = schemes.find(|scheme| scheme.accuracy == Accuracy::Exact);
     if let (Some(scheme), true) = (exact, stores) {
         bail!(
@@ -119,7 +141,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let (margin, schedule) = (arguments.margin / 100.0, arguments.schedule.clone());
     let options = TuneOptions { margin, schedule, keep: arguments.keep };
     let Tokens(tokens) = &arguments.m;
-    let progress = Progress::new("measuring", (subjects.len() * tokens.len()) as u64);
+    let count = (subjects.len() + of_experts.len()) * tokens.len();
+    let progress = Progress::new("measuring", count as u64);
     let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
     for subject in &subjects {
         let (scheme, Shape { n, k, .. }) = (subject.scheme(), subject.shape());
@@ -138,8 +161,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             progress.advance(1);
         }
     }
+    let mut layers = Vec::new();
+    for subject in &of_experts {
+        let rows = arguments.write.is_some().then_some(&mut rows);
+        layers
+            .extend(subject.tune(&device, (tokens, &options), rows, &mut || progress.advance(1))?);
+    }
     drop(progress);
-    show(&outcomes, arguments.top)?;
+    if !outcomes.is_empty() {
+        show(&outcomes, arguments.top)?;
+    }
+    if !layers.is_empty() {
+        experts::show(&layers, arguments.top)?;
+    }
+    for why in &left_out {
+        print_line(format_args!("not measured: {why}"))?;
+    }
     if let Some(path) = &own {
         print_line(format_args!("kept in {}", path.display()))?;
     }
@@ -149,11 +186,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// The layers of checkpoints, one of each scheme and shape.
-fn layers(models: &[PathBuf]) -> Result<Vec<Layer>> {
+/// The layers of checkpoints that are in no expert layer, one of each scheme and shape.
+fn layers(models: &[PathBuf], checkpoints: &[Checkpoint]) -> Result<Vec<Layer>> {
     let mut layers: Vec<Layer> = Vec::new();
-    for path in models {
-        let checkpoint = Checkpoint::open(path)?;
+    for (path, checkpoint) in models.iter().zip(checkpoints) {
         let experts: Vec<_> = checkpoint.expert_layers().filter_map(|(_, of)| of.ok()).collect();
         let of_experts: BTreeSet<&str> = experts.iter().flat_map(|of| of.members()).collect();
         let alone = checkpoint.layers().filter(|(name, _)| !of_experts.contains(name));
@@ -165,9 +201,6 @@ fn layers(models: &[PathBuf]) -> Result<Vec<Layer>> {
                 layers.push(layer.clone());
             }
         }
-    }
-    if layers.is_empty() && !models.is_empty() {
-        bail!("there is no quantised layer to measure (expert layers have no measured tiles)")
     }
     Ok(layers)
 }
@@ -223,13 +256,7 @@ fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
         "registers",
         "best tile",
     ]);
-    // The sizes are in the row already.
-    let tile = |timed: &TimedKernel| {
-        let Schedule { name, parameters } = &timed.kernel.key.schedule;
-        let choices = parameters.iter().filter(|(name, _)| !["n", "k"].contains(&name.as_str()));
-        let choices = choices.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
-        format!("{name} {}", choices.join(" "))
-    };
+    let tile = |timed: &TimedKernel| of_tile(&timed.kernel.key.schedule);
     let registers = |timed: &TimedKernel| {
         timed.registers.map_or_else(String::new, |registers| registers.of_thread.to_string())
     };
@@ -262,14 +289,29 @@ fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
         "microseconds a call with programmatic launch; model: the tile that is chosen without the \
          table; registers: of a thread, as the driver counts them",
     )?;
-    let spilled: usize = outcomes.iter().map(|outcome| outcome.tuned.spilled.len()).sum();
+    let failed = outcomes.iter().flat_map(|outcome| &outcome.tuned.failed);
+    let failed = failed.map(|(kernel, why)| (kernel.schedule.to_string(), why.to_string()));
+    unmeasured(outcomes.iter().map(|outcome| outcome.tuned.spilled.len()).sum(), failed)
+}
+
+/// The free choices of a kernel, without the sizes, which are in the row of a table already.
+fn of_tile(schedule: &Schedule) -> String {
+    let Schedule { name, parameters } = schedule;
+    let sizes = ["n", "k", "experts", "shards", "top_k", "chosen_from"];
+    let choices = parameters.iter().filter(|(name, _)| !sizes.contains(&name.as_str()));
+    let choices = choices.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+    format!("{name} {}", choices.join(" "))
+}
+
+/// Says how many tiles were left out for their registers, and which ones did not run, and why.
+fn unmeasured(spilled: usize, failed: impl Iterator<Item = (String, String)>) -> Result<()> {
     if spilled > 0 {
         print_line(format_args!(
             "not measured: {spilled} tiles of which the driver's compiler spills registers"
         ))?;
     }
-    for (kernel, why) in outcomes.iter().flat_map(|outcome| &outcome.tuned.failed) {
-        print_line(format_args!("did not run: {}: {why}", kernel.schedule))?;
+    for (kernel, why) in failed {
+        print_line(format_args!("did not run: {kernel}: {why}"))?;
     }
     Ok(())
 }

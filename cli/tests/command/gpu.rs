@@ -171,15 +171,24 @@ fn tune_measures_schemes_or_models() {
         ("tune", "name a MODEL, or a scheme by --scheme"),
         ("tune model --scheme ct_w4a16", "cannot be used with"),
         ("tune model --shape 64x64", "cannot be used with"),
+        ("tune model --experts qwen3_30b", "cannot be used with"),
+        ("tune --experts qwen3_30b", "name a MODEL, or a scheme by --scheme"),
+        ("tune --experts qwen3_30b --scheme ct_w4a16 --shape 64x64", "cannot be used with"),
+        ("tune --experts nonsense --scheme ct_w4a16", "layers with names are"),
         ("tune absent.safetensors", "absent.safetensors"),
     ] {
         let ran = run(line);
         assert!(ran.code != Some(0) && ran.err.contains(said), "{line}: {}", ran.err);
     }
-    // Matrices of experts are none of single layers.
+    // Experts are measured as a layer, where there is a GPU; what has no description is left out, with the reason.
     let experts = golden_file("moe_ct_nvfp4");
-    let ran = run(&format!("tune {}", experts.display()));
-    assert!(ran.err.contains("(expert layers have no measured tiles)"), "{}", ran.err);
+    for line in [
+        format!("tune {}", experts.display()),
+        "tune --experts qwen3_30b --scheme ct_w4a16".to_owned(),
+    ] {
+        let ran = run(&format!("{line} --backend cpu"));
+        assert!(ran.err.contains("measures kernels of an NVIDIA GPU"), "{line}: {}", ran.err);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use quantloom_dsl::format::Number;
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::accumulation::{Decoded, ScaleDigits, ScaledWeights, Sums};
 use quantloom_runtime::gpu::{
-    Alternatives, ChoiceSource, ChosenKernel, Request, Stacked, StackedChoice,
+    Alternatives, ChoiceSource, ChosenKernel, Request, Stacked, StackedAlternatives, StackedChoice,
 };
 use quantloom_runtime::source::{ExpertRole, KernelKey, KernelText, Refusal, Schedule, Work};
 
@@ -23,8 +23,8 @@ use crate::schedule::activation::Routed;
 use crate::schedule::experts::SortProblem;
 use crate::schedule::transform::{Direction, NativeBufferKind, transform};
 use crate::schedule::{
-    Case, Chosen, Problem, Stack, Unscheduled, UnscheduledPart, candidates, choose_by_model,
-    choose_stacked_of, measured,
+    Case, Chosen, Problem, Stack, Unscheduled, UnscheduledPart, candidates, candidates_stacked,
+    choose_by_model, choose_stacked_of, measured, measured_case, measured_rows,
 };
 use crate::target::{Feature, TARGETS, Target};
 
@@ -46,7 +46,7 @@ pub(super) fn choose(
     tiles: Option<&dyn TileTable>,
 ) -> Result<ChosenKernel, Refusal> {
     let problem = problem(request)?;
-    let most = u32::try_from(tokens).unwrap_or(u32::MAX);
+    let most = size(tokens);
     let tuned = tiles.and_then(|tiles| tiles.fastest(&Case::new(&problem, most)));
     let tuned = tuned.filter(|chosen| chosen.runs(&problem, most));
     let tuned = tuned.map(|chosen| (chosen, ChoiceSource::Tuned));
@@ -65,7 +65,7 @@ pub(super) fn choose(
 /// Why there is none.
 pub(super) fn alternatives(request: &Request<'_>, tokens: u64) -> Result<Alternatives, Refusal> {
     let problem = problem(request)?;
-    let most = Case::new(&problem, u32::try_from(tokens).unwrap_or(u32::MAX)).m;
+    let most = Case::new(&problem, size(tokens)).m;
     // The reason, if there is none.
     choose_by_model(&problem, most).map_err(JitError::from)?;
     let kernels = candidates(&problem, most)
@@ -74,8 +74,8 @@ pub(super) fn alternatives(request: &Request<'_>, tokens: u64) -> Result<Alterna
     Ok(Alternatives { tokens: most.into(), kernels: kernels.collect::<Result<_, _>>()? })
 }
 
-/// The kernel for a product of an expert layer and M tokens; overrides, the last ones last, may replace what the
-/// schedules' models choose.
+/// The kernel for a product of an expert layer and M tokens: the tile that was measured on the device, in the table, or that the
+/// schedules' models choose; overrides, the last ones last, may replace any.
 ///
 /// # Errors
 /// Why there is none.
@@ -83,18 +83,31 @@ pub(super) fn choose_experts(
     request: &Request<'_>,
     stacked: &Stacked,
     tokens: u64,
-    overrides: &[&Overrides],
+    (tiles, overrides): (Option<&dyn TileTable>, &[&Overrides]),
 ) -> Result<StackedChoice, Refusal> {
-    let &Stacked { experts, chosen_from, shards, top_k, slots, output, .. } = stacked;
-    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    let role = role(stacked);
-    let output = Number::Float(output);
-    let problem = problem(request)?.giving(output).map_err(JitError::from)?;
-    let problem = problem.stacked(stack(role, (experts, chosen_from), (shards, top_k)));
-    let problem = problem.map_err(JitError::from)?;
-    let of = (size(tokens), slots.map(size));
+    let problem = problem_of_experts(request, stacked)?;
+    let (tokens, slots) = (size(tokens), stacked.slots.map(size));
     let only = overrides.iter().rev().find_map(|overrides| overrides.instead());
-    let chosen = choose_stacked_of(&problem, of, only).map_err(JitError::from)?;
+    let case = Case::new(&problem, tokens).in_blocks(slots);
+    let of_slots = |chosen: &Chosen| slots.is_none_or(|of| problem.slots(*chosen) == Some(of));
+    let tuned = tiles.and_then(|tiles| tiles.fastest(&case));
+    let tuned = tuned.filter(|chosen| of_slots(chosen) && chosen.runs(&problem, tokens));
+    let known = || {
+        measured_case(measured_rows(), &case)
+            .filter(|chosen| of_slots(chosen) && chosen.takes(&problem, tokens))
+    };
+    let found = match (only, tuned) {
+        (Some(_), _) => None,
+        (None, Some(tuned)) => Some((tuned, ChoiceSource::Tuned)),
+        (None, None) => known().map(|known| (known, ChoiceSource::Measured)),
+    };
+    let (chosen, by) = match found {
+        Some(found) => found,
+        None => {
+            let chosen = choose_stacked_of(&problem, (tokens, slots), only);
+            (chosen.map_err(JitError::from)?, ChoiceSource::Model)
+        }
+    };
     let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
     let mut replaced = only.is_some();
     for overrides in overrides {
@@ -105,20 +118,75 @@ pub(super) fn choose_experts(
             let read = Chosen::read(&schedule.name, &schedule.parameters);
             (read.map_err(JitError::from)?, ChoiceSource::Override)
         }
-        false => (chosen, ChoiceSource::Model),
+        false => (chosen, by),
     };
     chosen.schedule().checked(&problem).map_err(JitError::from)?;
-    let mut choice = choice(request, &problem, chosen, by)?;
-    choice.key.work = Work::expert_product(request.scheme, request.activation, output, role);
+    Ok(choice_of_experts(request, stacked, &problem, (chosen, by))?)
+}
+
+/// The kernels that are worth measuring for a product of an expert layer and M tokens, the model's choice first.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn alternatives_of_experts(
+    request: &Request<'_>,
+    stacked: &Stacked,
+    tokens: u64,
+) -> Result<StackedAlternatives, Refusal> {
+    let problem = problem_of_experts(request, stacked)?;
+    let (most, slots) = (Case::new(&problem, size(tokens)).m, stacked.slots.map(size));
+    // The reason, if there is none.
+    choose_stacked_of(&problem, (most, slots), None).map_err(JitError::from)?;
+    let kernels = candidates_stacked(&problem, most, slots).into_iter().map(|chosen| {
+        let of = (chosen, ChoiceSource::Override);
+        Ok::<_, Refusal>(choice_of_experts(request, stacked, &problem, of)?)
+    });
+    Ok(StackedAlternatives { tokens: most.into(), kernels: kernels.collect::<Result<_, _>>()? })
+}
+
+/// The problem of a product of an expert layer.
+///
+/// # Errors
+/// Why no schedule supports it.
+pub(super) fn problem_of_experts(
+    request: &Request<'_>,
+    stacked: &Stacked,
+) -> Result<Problem, Refusal> {
+    let &Stacked { experts, chosen_from, shards, top_k, output, .. } = stacked;
+    let problem = problem(request)?.giving(Number::Float(output)).map_err(JitError::from)?;
+    let stack = stack(role(stacked), (experts, chosen_from), (shards, top_k));
+    Ok(problem.stacked(stack).map_err(JitError::from)?)
+}
+
+/// The choice of a schedule for a product of an expert layer.
+///
+/// # Errors
+/// If no kernel computes the operand of x.
+fn choice_of_experts(
+    request: &Request<'_>,
+    stacked: &Stacked,
+    problem: &Problem,
+    (chosen, by): (Chosen, ChoiceSource),
+) -> Result<StackedChoice, JitError> {
+    let &Stacked { experts, chosen_from, shards, top_k, output, .. } = stacked;
+    let mut choice = choice(request, problem, chosen, by)?;
+    let (scheme, activation) = (request.scheme, request.activation);
+    choice.key.work =
+        Work::expert_product(scheme, activation, Number::Float(output), role(stacked));
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k)];
     let sizes = sizes.map(|(name, size)| (name.to_owned(), size));
     choice.key.schedule.parameters.extend(sizes);
     if chosen_from != experts {
         choice.key.schedule.parameters.insert(CHOSEN_FROM.to_owned(), chosen_from);
     }
-    let most = problem.stack.map(|stack| stack.most_tokens(&problem, chosen));
+    let most = problem.stack.map(|stack| stack.most_tokens(problem, chosen));
     choice.tokens = most.unwrap_or(choice.tokens);
     Ok(StackedChoice { choice, slots: problem.slots(chosen).unwrap_or(1).into() })
+}
+
+/// A size of 32 bits: the schedules' limits refuse larger ones, by name.
+pub(super) fn size(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
 }
 
 /// What a product is to its expert layer.
@@ -133,7 +201,6 @@ pub(super) fn stack(
     (experts, chosen_from): (u64, u64),
     (shards, top_k): (u64, u64),
 ) -> Stack {
-    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let (experts, chosen_from) = (size(experts), size(chosen_from));
     let (shards, top_k) = (size(shards), size(top_k));
     let ExpertRole { product, gate, direct, weighted, combined, shared, operand } = role;
@@ -288,8 +355,6 @@ fn posed(
     target: &'static Target,
     ((n, k), of_range): ((u64, u64), bool),
 ) -> Result<Problem, JitError> {
-    // The schedules' limits refuse sizes beyond 32 bits, by name.
-    let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     Ok(Problem::in_layout(scheme, activation, target, ((size(n), size(k)), of_range))?)
 }
 

@@ -22,7 +22,7 @@ use quantloom_dsl::format::{F32, FloatFormat, Number};
 use quantloom_dsl::{Accuracy, Activation, BufferRole, Diagnostics, Scheme};
 use quantloom_runtime::gpu::{
     Alternatives, Arrangement, ChosenKernel, ExpertKernels, ExpertRequest, NativeBuffer,
-    ParamRange, Products, RepackKernels, Request, Stacked, StackedChoice,
+    ParamRange, Products, RepackKernels, Request, Stacked, StackedAlternatives, StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule, Work};
 
@@ -31,7 +31,7 @@ use crate::ir::{Kernel, Verified, VerifyErrors};
 use crate::plan::scaled::NumberRange;
 use crate::schedule::transform::{NativeBufferKind, stores};
 use crate::schedule::{Case, Chosen, Measured, Order, Unscheduled};
-use compile::problem;
+use compile::{problem, problem_of_experts};
 
 pub use overrides::{Overrides, VARIABLE, WrongOverride};
 pub use rule::{LaunchRuleError, launch_rule};
@@ -206,7 +206,16 @@ impl Products for Jit {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        compile::choose_experts(request, stacked, tokens, &[&of_environment()?])
+        compile::choose_experts(request, stacked, tokens, (None, &[&of_environment()?]))
+    }
+
+    fn alternatives_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        tokens: u64,
+    ) -> Result<StackedAlternatives, Refusal> {
+        compile::alternatives_of_experts(request, stacked, tokens)
     }
 
     fn operand(
@@ -304,13 +313,30 @@ pub fn measured_row(
     tokens: u64,
     fastest: &KernelKey,
 ) -> Result<Measured, Refusal> {
+    row(request, Case::new(&problem(request)?, compile::size(tokens)), fastest)
+}
+
+/// The same of a product of an expert layer.
+///
+/// # Errors
+/// As of [`measured_row`].
+pub fn measured_row_of_experts(
+    request: &Request<'_>,
+    stacked: &Stacked,
+    tokens: u64,
+    fastest: &KernelKey,
+) -> Result<Measured, Refusal> {
+    let case = Case::new(&problem_of_experts(request, stacked)?, compile::size(tokens));
+    row(request, case.in_blocks(stacked.slots.map(compile::size)), fastest)
+}
+
+fn row(request: &Request<'_>, case: Case, fastest: &KernelKey) -> Result<Measured, Refusal> {
     if request.scheme.accuracy == Accuracy::Exact {
         return Err(JitError::ExactMeasured.into());
     }
     let Schedule { name, parameters } = &fastest.schedule;
     let chosen = Chosen::read(name, parameters).map_err(JitError::from)?;
-    let most = u32::try_from(tokens).unwrap_or(u32::MAX);
-    Ok(Measured { case: Case::new(&problem(request)?, most), chosen })
+    Ok(Measured { case, chosen })
 }
 
 /// The name of the schedule of transforms in a key.

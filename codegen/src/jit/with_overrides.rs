@@ -8,16 +8,20 @@ use quantloom_dsl::Accuracy;
 use quantloom_dsl::format::FloatFormat;
 use quantloom_runtime::gpu::{
     Alternatives, Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest,
-    NativeBuffer, ParamRange, Products, RepackKernels, Request, Stacked, StackedChoice,
+    NativeBuffer, ParamRange, Products, RepackKernels, Request, Stacked, StackedAlternatives,
+    StackedChoice,
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
 use super::compile::{choice, choose_experts, gpu, problem_on};
-use super::{Jit, JitError, Overrides, choose_of_environment, measured_row, of_environment};
+use super::{
+    Jit, JitError, Overrides, choose_of_environment, measured_row, measured_row_of_experts,
+    of_environment,
+};
 use crate::schedule::{Case, Chosen, Measured};
 use crate::target::Target;
 
-/// Tiles of single matrices that were measured on one device. They come before those of the compiler's own table
+/// Tiles that were measured on one device. They come before those of the compiler's own table
 /// ([`crate::schedule::measured_rows`]).
 pub trait TileTable: fmt::Debug + Send + Sync {
     /// The fastest tile of a case, if it was measured.
@@ -102,7 +106,33 @@ impl Products for JitWithOverrides {
         stacked: &Stacked,
         tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
-        choose_experts(request, stacked, tokens, &[&of_environment()?, &self.overrides])
+        let overrides = [&of_environment()?, &self.overrides];
+        choose_experts(request, stacked, tokens, (self.tiles.as_deref(), &overrides))
+    }
+
+    fn alternatives_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        tokens: u64,
+    ) -> Result<StackedAlternatives, Refusal> {
+        Jit.alternatives_stacked(request, stacked, tokens)
+    }
+
+    fn keep_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        tokens: u64,
+        fastest: &StackedChoice,
+    ) -> Result<(), Refusal> {
+        match &self.tiles {
+            Some(tiles) => {
+                let key = &fastest.choice.key;
+                tiles.keep(measured_row_of_experts(request, stacked, tokens, key)?)
+            }
+            None => Jit.keep_stacked(request, stacked, tokens, fastest),
+        }
     }
 
     fn expert_kernels(

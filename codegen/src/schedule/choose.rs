@@ -139,13 +139,21 @@ impl Chosen {
     /// Whether the schedule supports the problem with that many tokens in one launch, and blocks fit by the estimate of their
     /// registers.
     pub fn takes(&self, problem: &Problem, tokens: u32) -> bool {
-        self.schedule().fits(problem) && self.tokens(problem) >= tokens
+        self.schedule().fits(problem) && self.most_tokens(problem) >= u64::from(tokens)
     }
 
     /// The same whatever the estimate says: what may be measured, and chosen again on the device where it was. (The table of tiles
     /// asks [`Self::takes`]: a kernel may have more registers than when a line was measured.)
     pub fn runs(&self, problem: &Problem, tokens: u32) -> bool {
-        self.schedule().is_launchable(problem) && self.tokens(problem) >= tokens
+        self.schedule().is_launchable(problem) && self.most_tokens(problem) >= u64::from(tokens)
+    }
+
+    /// The most tokens of one launch; of an expert layer before they are routed.
+    fn most_tokens(&self, problem: &Problem) -> u64 {
+        match problem.stack {
+            None => self.tokens(problem).into(),
+            Some(stack) => stack.most_tokens(problem, *self),
+        }
     }
 
     /// The most rows of x of one launch: those of a skinny tile, or as many as 32-bit indices of x, y and

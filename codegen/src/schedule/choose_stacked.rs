@@ -17,7 +17,7 @@ use super::warp_group::WarpGroupTile;
 use crate::target::Class;
 
 /// Slots of a token block to choose from; the last of them only where warp groups multiply.
-const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
+pub(super) const SLOTS: [u32; 5] = [8, 16, 32, 64, 128];
 /// The most slots for products of every schedule.
 const MOST_SLOTS: u32 = 64;
 /// The most slots that the model of warp groups compares: with more two warp groups have one tile of rows.
@@ -244,7 +244,7 @@ impl Stack {
     }
 
     /// The rows of an expert of M tokens, on average.
-    fn rows_of_expert(self, tokens: u32) -> f64 {
+    pub(super) fn rows_of_expert(self, tokens: u32) -> f64 {
         f64::from(tokens) * self.share_of_expert()
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A line of `measured.txt` has a target, a product's name, N, K, M and a schedule with its free choices.
 //! It serves that shape with every number of tokens that rounds up to its M. Shapes without a line are left
-//! to the schedules' models.
+//! to the schedules' models. The name of a product of an expert layer has the layer's sizes too, and, where pairs are in order already,
+//! the slots of a token block: the line of the first product decides them.
 //! `quantloom tune --write codegen/src/schedule/measured.txt` measures again and replaces lines. `quantloom tune --keep` keeps
 //! lines of a user's own GPU, which come before those of the table.
 
@@ -13,6 +14,7 @@ use std::sync::OnceLock;
 
 use super::choose::Chosen;
 use super::problem::Problem;
+use super::stack::Stack;
 
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,21 +39,44 @@ pub struct Case {
     pub n: u32,
     /// Columns of w.
     pub k: u32,
-    /// Rows of x, a power of two.
+    /// Rows of x, a power of two; of an expert layer tokens before they are routed, up to three bits and zeros.
     pub m: u32,
 }
 
 impl Case {
     /// The case of a problem and a number of tokens, rounded up.
     pub fn new(problem: &Problem, tokens: u32) -> Self {
+        let of_range = if problem.is_of_range() { OF_RANGE } else { "" };
+        // Neither the router's weights nor what is added to y changes which tile is fast.
+        let stack = problem.stack.map(|stack| Stack { weighted: false, shared: None, ..stack });
+        let stack = stack.map(Stack::label).unwrap_or_default();
+        let m = match problem.stack {
+            None => tokens.checked_next_power_of_two(),
+            Some(_) => tokens.checked_next_multiple_of(quarter_below(tokens)),
+        };
         Self {
             target: problem.target().name.to_owned(),
-            product: problem.product_name() + if problem.is_of_range() { OF_RANGE } else { "" },
+            product: problem.product_name() + of_range + &stack,
             n: problem.n,
             k: problem.k,
-            m: tokens.checked_next_power_of_two().unwrap_or(u32::MAX),
+            m: m.unwrap_or(u32::MAX),
         }
     }
+
+    /// The same in token blocks of so many slots, if pairs are in order already.
+    #[must_use]
+    pub fn in_blocks(mut self, slots: Option<u32>) -> Self {
+        if let Some(slots) = slots {
+            self.product += &format!("_b{slots}");
+        }
+        self
+    }
+}
+
+/// A quarter of the largest power of two below a number, at least 1.
+fn quarter_below(number: u32) -> u32 {
+    let power = number.saturating_sub(1).checked_ilog2().unwrap_or(0);
+    1 << power.saturating_sub(2)
 }
 
 /// The text of the table.
@@ -75,9 +100,12 @@ pub fn measured(problem: &Problem, tokens: u32) -> Option<Chosen> {
 
 /// The tile of these lines for a number of tokens, if there is one and it supports them.
 pub fn measured_in(rows: &[Measured], problem: &Problem, tokens: u32) -> Option<Chosen> {
-    let case = Case::new(problem, tokens);
-    let row = rows.iter().find(|row| row.case == case)?;
-    row.chosen.takes(problem, tokens).then_some(row.chosen)
+    measured_case(rows, &Case::new(problem, tokens)).filter(|chosen| chosen.takes(problem, tokens))
+}
+
+/// The tile of these lines for a case, whatever it supports.
+pub fn measured_case(rows: &[Measured], case: &Case) -> Option<Chosen> {
+    rows.iter().find(|row| row.case == *case).map(|row| row.chosen)
 }
 
 /// The text of a table after new lines replace those of the same cases: sorted, below the comments at

@@ -15,6 +15,7 @@ pub mod activation;
 mod arrange;
 mod buffers;
 mod byte_fragments;
+mod candidates_stacked;
 mod choices;
 mod choose;
 mod choose_stacked;
@@ -52,6 +53,7 @@ mod weights_prefetch;
 pub use arrange::Order;
 pub use buffers::{PER_ROW_LAYOUT, ProductBuffers};
 pub use byte_fragments::ByteFragments;
+pub use candidates_stacked::candidates_stacked;
 pub use choose::{Chosen, candidates, choose, choose_by_model};
 pub use choose_stacked::{choose_stacked, choose_stacked_of};
 pub use group_params::{GroupParams, ParamKind};
@@ -59,7 +61,8 @@ pub use input::{Input, InputScale, ScaleOrder};
 pub use interface::{FreeChoices, Resources, Schedule};
 pub use mapping::{MainLoop, Mapping};
 pub use measured::{
-    Case, Measured, WrongLine, measured, measured_in, measured_lines, measured_rows, merged,
+    Case, Measured, WrongLine, measured, measured_case, measured_in, measured_lines, measured_rows,
+    merged,
 };
 pub use order_with_operand::{order_with_operand, takes as takes_order_with_operand};
 pub use problem::Problem;

@@ -9,20 +9,25 @@
 //! | `layer` | a prepared layer: what an engine holds |
 //! | `stack` | the constant buffers of a product, of all experts |
 //! | `input` | what the inputs of all experts share: static scales |
+//! | `choices` | which kernels multiply M tokens, and how the two products work together |
 //! | `plan` | the launches for M tokens |
 //! | `tensors` | memory of the executor, and the launches on it |
 //! | `call` | the op for the host's memory |
+//! | `tune` | the fastest kernels for M tokens, found by measuring |
 
 mod call;
+mod choices;
 mod input;
 mod layer;
 mod plan;
 mod stack;
 mod tensors;
+mod tune;
 
 pub use layer::GpuExpertLayer;
 pub use plan::{LayerPlan, PlanKey, RoutedBy};
 pub use tensors::ExpertTensors;
+pub use tune::{ExpertTuner, TimedExperts, TunedExperts};
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;

@@ -48,7 +48,10 @@ pub use crate::weight_data::Stored;
 pub use clock::Clock;
 pub use device::GpuDevice;
 pub use executor::{Executor, Launch, LaunchBuffer, Registers};
-pub use experts::{ExpertTensors, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy};
+pub use experts::{
+    ExpertTensors, ExpertTuner, GpuExpertLayer, GpuExperts, LayerPlan, PlanKey, RoutedBy,
+    TimedExperts, TunedExperts,
+};
 pub use launch::ProductTensors;
 pub use native::{Computed, Form, NativeBuffer};
 pub use plan::{
@@ -56,7 +59,7 @@ pub use plan::{
 };
 pub use products::{
     Alternatives, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, ParamRange, Products,
-    RepackKernels, Request, Stacked, StackedChoice, Trusted,
+    RepackKernels, Request, Stacked, StackedAlternatives, StackedChoice, Trusted,
 };
 pub use saved::{BufferDamage, SavedError};
 pub use transform::Transform;

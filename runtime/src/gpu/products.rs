@@ -190,6 +190,15 @@ pub struct StackedChoice {
     pub slots: u64,
 }
 
+/// The kernels of a product of an expert layer that are worth measuring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackedAlternatives {
+    /// M, rounded up as far as the source chooses the same kernel for several.
+    pub tokens: u64,
+    /// The kernels, the one that is chosen without a measurement first.
+    pub kernels: Vec<StackedChoice>,
+}
+
 /// What a choice of a kernel rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoiceSource {
@@ -301,7 +310,7 @@ pub trait Products: KernelSource {
         Err(Refusal::Reason(Arc::new(KeepsNothing)))
     }
 
-    /// Whether a device measures the kernels of a product and M before it multiplies so for the first time, unless it has done
+    /// Whether a device measures the kernels of a product, of a single matrix or of experts, and M before it multiplies so for the first time, unless it has done
     /// so before ([`ChoiceSource::Tuned`]).
     fn tunes_at_first_use(&self, _request: &Request<'_>) -> bool {
         false
@@ -325,6 +334,36 @@ pub trait Products: KernelSource {
         _tokens: u64,
     ) -> Result<StackedChoice, Refusal> {
         Err(Refusal::Reason(Arc::new(NoExperts)))
+    }
+
+    /// The kernels that are worth measuring for a product of an expert layer and M tokens, without regard to what was measured before:
+    /// a few with each number of slots where [`Stacked::slots`] says none, else all with so many.
+    ///
+    /// # Errors
+    /// Why none of the source takes them.
+    fn alternatives_stacked(
+        &self,
+        request: &Request<'_>,
+        stacked: &Stacked,
+        tokens: u64,
+    ) -> Result<StackedAlternatives, Refusal> {
+        let kernels = vec![self.choose_stacked(request, stacked, tokens)?];
+        Ok(StackedAlternatives { tokens, kernels })
+    }
+
+    /// Keeps a kernel as the fastest of a product of an expert layer for M tokens, so that [`Products::choose_stacked`] gives it where the
+    /// layer and [`Stacked::slots`] are the same, for all M that [`Products::alternatives_stacked`] rounds up to this one.
+    ///
+    /// # Errors
+    /// As of [`Products::keep`].
+    fn keep_stacked(
+        &self,
+        _request: &Request<'_>,
+        _stacked: &Stacked,
+        _tokens: u64,
+        _fastest: &StackedChoice,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::Reason(Arc::new(KeepsNothing)))
     }
 
     /// The kernels that make what the product reads of x, in the order in which they are launched;

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use quantloom_dsl::format::{F16, F32, FloatFormat};
@@ -19,6 +19,7 @@ use super::executor::{Executor, Registers};
 use super::products::{Alternatives, ChoiceSource, ChosenKernel};
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::{OwnedValues, Values, bf16, f16};
+use crate::experts::ExpertError;
 use crate::op::ProductError;
 use crate::source::{KernelKey, Refusal};
 
@@ -74,9 +75,22 @@ pub struct Tuned {
 impl Tuned {
     /// The kernel to choose: the fastest if it is ahead of the model's by the margin, else the model's.
     pub fn preferred(&self) -> &TimedKernel {
-        let ahead = self.best.microseconds * (1.0 + self.margin) < self.model.microseconds;
-        if ahead { &self.best } else { &self.model }
+        match is_ahead(self.best.microseconds, self.model.microseconds, self.margin) {
+            true => &self.best,
+            false => &self.model,
+        }
     }
+}
+
+/// Whether a time is ahead of the model's by a margin.
+pub(super) fn is_ahead(best: f64, model: f64, margin: f64) -> bool {
+    best * (1.0 + margin) < model
+}
+
+/// What of a process measures, one product at a time: two would slow each other down.
+pub(super) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why kernels could not be measured, or the outcome not be kept.
@@ -92,25 +106,28 @@ pub enum TuneError {
     /// No product of this type, no memory for the copies, or what the device says.
     #[error(transparent)]
     Product(#[from] ProductError),
+    /// The same of an expert layer.
+    #[error(transparent)]
+    Experts(#[from] ExpertError),
     /// None of the kernels ran.
     #[error("of {count} kernels none ran{}", said(first.as_deref()))]
     NothingRan {
         /// Kernels that were tried.
         count: usize,
         /// The error of the first; `None` if there was none to try.
-        first: Option<Box<ProductError>>,
+        first: Option<Box<TuneError>>,
     },
     /// The outcome is not kept.
     #[error("the fastest kernel is not kept: {0}")]
     NotKept(#[source] Refusal),
 }
 
-fn said(first: Option<&ProductError>) -> String {
+fn said(first: Option<&TuneError>) -> String {
     first.map_or_else(String::new, |error| format!("; the first said: {error}"))
 }
 
 /// The fastest are measured twice, and the slower time counts.
-const FINALISTS: usize = 4;
+pub(super) const FINALISTS: usize = 4;
 
 /// A weight and copies of it, on which its kernels are measured, on a queue of their own: products of other threads go on meanwhile, and
 /// each makes the other slower.
@@ -146,8 +163,6 @@ impl<E: Executor> GpuWeight<E> {
         tokens: u64,
         chosen: ChosenKernel,
     ) -> ChosenKernel {
-        /// One product at a time: two would slow each other down.
-        static ONE: Mutex<()> = Mutex::new(());
         let (source, request) = (self.executor.source(), self.request(product));
         let unmeasured = |chosen: &ChosenKernel| {
             matches!(chosen.by, ChoiceSource::Model | ChoiceSource::Measured)
@@ -156,7 +171,7 @@ impl<E: Executor> GpuWeight<E> {
         if !unmeasured(&chosen) || !asked {
             return chosen;
         }
-        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = one_at_a_time();
         // Another thread, or another weight of this shape, may have measured it meanwhile.
         let again = || source.choose(&request, tokens).ok().filter(|chosen| !unmeasured(chosen));
         if let Some(chosen) = again() {
@@ -200,7 +215,8 @@ impl<E: Executor> Tuner<'_, E> {
         let Some(clock) = self.first.executor().clock() else {
             return Err(TuneError::NoClock { device: executor.name().to_owned() });
         };
-        compiled(self.first.executor(), &kernels);
+        let keys: Vec<KernelKey> = kernels.iter().map(|kernel| kernel.key.clone()).collect();
+        compiled(self.first.executor(), &keys);
         let x = random_x(self.element, tokens.saturating_mul(self.weight.shape.k) as usize);
         let (mut timed, mut failed, mut spilled) = (Vec::new(), Vec::new(), Vec::new());
         for (at, kernel) in kernels.iter().enumerate() {
@@ -236,7 +252,7 @@ impl<E: Executor> Tuner<'_, E> {
         let best =
             finals.into_iter().min_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
         let Some(best) = best else {
-            let first = failed.into_iter().next().map(|(_, error)| Box::new(error));
+            let first = failed.into_iter().next().map(|(_, error)| Box::new(error.into()));
             return Err(TuneError::NothingRan { count: kernels.len(), first });
         };
         // A choice of the model that does not run is no choice.
@@ -277,12 +293,12 @@ impl<E: Executor> Tuner<'_, E> {
 
 /// Compiles and loads kernels, those that can be. What fails here fails again when they are timed, with its error. What the
 /// driver's compiler warns of, such as registers in local memory, is no fault of a kernel that is only measured.
-fn compiled<E: Executor>(executor: &E, kernels: &[ChosenKernel]) {
+pub(super) fn compiled<E: Executor>(executor: &E, kernels: &[KernelKey]) {
     let next = AtomicUsize::new(0);
     let work = || {
         tracing::subscriber::with_default(NoSubscriber::new(), || {
-            while let Some(kernel) = kernels.get(next.fetch_add(1, Relaxed)) {
-                drop(executor.kernel(&kernel.key));
+            while let Some(key) = kernels.get(next.fetch_add(1, Relaxed)) {
+                drop(executor.kernel(key));
             }
         });
     };
@@ -290,13 +306,33 @@ fn compiled<E: Executor>(executor: &E, kernels: &[ChosenKernel]) {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 
+/// Numbers of a linear congruential sequence (Knuth's MMIX), of which the high bits are the good ones.
+pub(super) struct Sequence(u64);
+
+impl Default for Sequence {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Sequence {
+    fn word(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 32) as u32
+    }
+
+    /// A number below another, which is at least 1.
+    pub(super) fn below(&mut self, most: usize) -> usize {
+        ((u64::from(self.word()) * most as u64) >> 32) as usize
+    }
+}
+
 /// Numbers that are nearly normal, with a mean of 0 and a variance of 1: equal numbers would draw less power and run at higher
-/// clocks. Sums of four uniform ones, of the bytes of a linear congruential sequence (Knuth's MMIX).
-fn random_x(element: FloatFormat, count: usize) -> OwnedValues {
-    let mut state = 1u64;
+/// clocks. Each is the sum of four uniform ones, the bytes of a word.
+pub(super) fn random_x(element: FloatFormat, count: usize) -> OwnedValues {
+    let mut sequence = Sequence::default();
     let numbers = (0..count).map(|_| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let sum: u32 = state.to_be_bytes()[..4].iter().map(|byte| u32::from(*byte)).sum();
+        let sum: u32 = sequence.word().to_be_bytes().iter().map(|byte| u32::from(*byte)).sum();
         // Four bytes have a mean of 510 and a variance of 4 (256^2 - 1) / 12.
         (sum as f32 - 510.0) / 147.8
     });

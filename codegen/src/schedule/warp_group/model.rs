@@ -64,7 +64,8 @@ const CACHE: [f64; 2] = [10.2e6, 12.4e6];
 /// Blocks that run at once: multiprocessors of an H100 with HBM3, and of an H200.
 pub(super) const AT_ONCE: u32 = 132;
 /// Warp groups and their tiles of rows in an expert layer; with a gate those with a tile of each matrix.
-const STACKED: [(u32, u32); 8] = [(4, 2), (3, 2), (2, 2), (4, 1), (3, 1), (2, 1), (1, 2), (1, 1)];
+pub(super) const STACKED: [(u32, u32); 8] =
+    [(4, 2), (3, 2), (2, 2), (4, 1), (3, 1), (2, 1), (1, 2), (1, 1)];
 /// Those that are taken where memory bounds them, weights are made 16-bit numbers and rows are short: multiprocessors share out
 /// smaller tiles more evenly (Qwen3-30B `ct_w4a16`, 8 and 16 slots: 0.97 to 0.98 of the time of four groups; W4AFP8 1.03),
 const SHARED_OUT: (u32, u32) = (2, 2);

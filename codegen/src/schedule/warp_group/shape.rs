@@ -141,8 +141,10 @@ impl Schedule for WarpGroupTile {
     fn candidates(problem: &Problem, tokens: u32) -> Vec<Self> {
         let problem = problem.of_warp_groups();
         let tiles = Self::token_tiles(problem, tokens).into_iter();
-        let blocks = [(1, 1), (2, 1), (2, 2), (3, 1), (1, 2)];
-        let blocks = &blocks[..if problem.stack.is_some() { 5 } else { 4 }];
+        let blocks = match problem.stack {
+            None => &[(1, 1), (2, 1), (2, 2), (3, 1)][..],
+            Some(_) => &model::STACKED,
+        };
         let all = tiles.flat_map(|own| blocks.iter().map(move |&block| (own, block)));
         let all = all.flat_map(|(own, block)| Self::variants(problem, own, block));
         let grids = [false, true].into_iter();

@@ -5,7 +5,8 @@
 //! `call`, its launches in `plan`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
@@ -47,6 +48,8 @@ pub(super) struct Products<M> {
     pub(super) element: FloatFormat,
     /// The first product and the second.
     pub(super) stacks: [Stack<M>; 2],
+    /// Whether measuring at first use has failed: it is not tried again.
+    pub(super) not_tuned: AtomicBool,
 }
 
 impl<E: Executor> GpuExpertLayer<E> {
@@ -90,7 +93,8 @@ impl<E: Executor> GpuExpertLayer<E> {
         for stack in first.stacks {
             let element = stack.element;
             if let Some(at) = others.iter().position(|other| other.element == element) {
-                products.push(Products { element, stacks: [stack, others.swap_remove(at)] });
+                let stacks = [stack, others.swap_remove(at)];
+                products.push(Products { element, stacks, not_tuned: AtomicBool::default() });
             }
         }
         if products.is_empty() {
@@ -135,6 +139,34 @@ impl<E: Executor> GpuExpertLayer<E> {
     /// The executor.
     pub fn executor(&self) -> &E {
         &self.executor
+    }
+
+    /// The same layer and memory on another queue of the device.
+    pub(super) fn on(&self, executor: Arc<E>) -> Self {
+        let products = self.products.iter().map(|Products { element, stacks, .. }| Products {
+            element: *element,
+            stacks: stacks.each_ref().map(Stack::shared),
+            not_tuned: AtomicBool::default(),
+        });
+        Self {
+            executor,
+            layer: self.layer,
+            schemes: self.schemes.clone(),
+            score_bias: self.score_bias.clone(),
+            map: self.map.clone(),
+            local: self.local,
+            most_workspace: self.most_workspace,
+            most_f32_parts: self.most_f32_parts,
+            products: products.collect(),
+            refused: self.refused.clone(),
+            constants: self.constants.clone(),
+            plans: Mutex::default(),
+        }
+    }
+
+    /// Forgets the plans, so that the source is asked for kernels again. Those that engines hold stay.
+    pub(super) fn forget(&self) {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The products for x of a type.

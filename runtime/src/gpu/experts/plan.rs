@@ -1,25 +1,22 @@
 //! The launches of an expert layer for M tokens: kernels in their order, the buffers between them, and the
 //! chunks into which tokens are cut.
 
-use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::Quantiser;
-use quantloom_dsl::experts::{ExpertProduct, OperandOf};
+use quantloom_dsl::experts::OperandOf;
 use quantloom_dsl::format::{F32, FloatFormat};
 use quantloom_dsl::layout::GroupSize;
 
+use super::choices::Decision;
 use super::layer::{GpuExpertLayer, Products};
 use crate::experts::{ExpertError, ExpertsNotScheduled};
 use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, LaunchStep, WorkspaceBytes};
-use crate::gpu::products::{ExpertRequest, Request, Stacked, StackedChoice};
+use crate::gpu::products::{ExpertRequest, StackedChoice};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{BufferRole, Count, KernelKey, ProblemSize, Refusal};
-
-/// Slots of a token block that kernels of every schedule of matrix instructions take.
-const COMMON_SLOTS: u64 = 64;
+use crate::source::{BufferRole, Count, KernelKey, ProblemSize};
 
 /// How a call says which experts its tokens meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,62 +129,16 @@ impl<E: Executor> LayerPlan<E> {
     }
 }
 
-/// How the two products work together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
-    /// Pairs are not sorted: each is a token block of its own.
-    direct: bool,
-    /// The first product applies the gate.
-    fused: bool,
-    /// The second product adds the experts of a token.
-    combined: bool,
-}
-
-impl Way {
-    /// The best first.
-    const ALL: [Self; 4] = [
-        Self { direct: true, fused: true, combined: true },
-        Self { direct: true, fused: true, combined: false },
-        Self { direct: false, fused: true, combined: false },
-        Self { direct: false, fused: false, combined: false },
-    ];
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pairs = if self.direct { "pairs as they are" } else { "pairs sorted by expert" };
-        let gate =
-            if self.fused { "the gate in the first product" } else { "a kernel for the gate" };
-        let sum = if self.combined { ", the sum in the second product" } else { "" };
-        write!(f, "{pairs}, {gate}{sum}")
-    }
-}
-
 /// What a call with some tokens launches.
-struct Launches {
-    steps: Vec<LaunchStep>,
+pub(super) struct Launches {
+    pub(super) steps: Vec<LaunchStep>,
     choices: [StackedChoice; 2],
     /// The type of parts.
     parts: FloatFormat,
     /// The most tokens of such launches.
-    most: u64,
+    pub(super) most: u64,
     /// The ways that were rejected, each with its reason.
     refused: Vec<String>,
-}
-
-/// The most tokens whose pairs are not sorted.
-const MOST_UNSORTED: u64 = 8;
-/// Pairs over the experts that a call is expected to meet, up to which pairs are not sorted: each reads its expert's
-/// weights, which sorted ones of one expert share. Of 128 experts and 8 a token 8 tokens have 1.24 (0.96 of the time of
-/// sorted pairs on an H200), of 8 and 2 two tokens 1.14 (0.81), three 1.30 (0.90) and four 1.46 (0.99 to 1.10):
-/// docs/performance/experts.md. Other GPUs were not measured.
-const MOST_PAIRS_AN_EXPERT: f64 = 1.4;
-
-/// Whether so few tokens of k experts each hardly meet an expert twice, if they may meet any of them.
-fn rarely_share_experts(experts: u64, (top_k, tokens): (u64, u64)) -> bool {
-    let (experts, top_k, m) = (experts.max(1) as f64, top_k as f64, tokens as f64);
-    let met = experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(m));
-    tokens <= MOST_UNSORTED && top_k * m <= MOST_PAIRS_AN_EXPERT * met
 }
 
 /// Plans that a layer keeps.
@@ -223,10 +174,49 @@ impl<E: Executor> GpuExpertLayer<E> {
             let why = NotScheduled::TypeOfY { x, y, rounded: x };
             return Err(ExpertError::product(why));
         }
+        let (mut first, mut launches) = self.first_chunk(products, key)?;
+        let rows = PlanKey { tokens: first.problem.m, ..key };
+        if self.tuned_at_first_use(products, rows, &launches.choices) {
+            (first, launches) = self.first_chunk(products, key)?;
+        }
+        let rows = first.problem.m;
+        if key.tokens > rows && self.spans_tokens(products) {
+            let (tokens, most) = (key.tokens, rows);
+            let why = NotScheduled::SharedScale { tokens, most };
+            return Err(ExpertError::product(why));
+        }
+        let mut workspace = first.workspace();
+        let mut chunks: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
+        let mut at = 0;
+        while at < key.tokens {
+            let own = rows.min(key.tokens - at);
+            let chunk = if own == rows {
+                first.clone()
+            } else {
+                let decision = self.decided(products, key, own)?;
+                let launches = self.launches(decision, key, own)?;
+                Arc::new(self.chunk(products, &launches.steps, key, own)?)
+            };
+            workspace = workspace.max(chunk.workspace());
+            chunks.push((at, chunk));
+            at += own;
+        }
+        let executor = self.executor.clone();
+        let Launches { steps, choices, parts, refused, .. } = launches;
+        Ok(LayerPlan { executor, key, chunks, workspace, choices, parts, steps, refused })
+    }
+
+    /// The first chunk of a call, which has as many tokens as kernels and the workspace allow, and its launches.
+    pub(super) fn first_chunk(
+        &self,
+        products: &Products<E::Memory>,
+        key: PlanKey,
+    ) -> Result<(Arc<Chunk<E>>, Launches), ExpertError> {
         let mut most = key.tokens.max(1);
-        let (first, launches) = loop {
+        loop {
             let rows = most.min(key.tokens.max(1));
-            let launches = self.launches(products, key, rows)?;
+            let decision = self.decided(products, key, rows)?;
+            let launches = self.launches(decision, key, rows)?;
             let limit = launches.most.max(1);
             if rows > limit {
                 most = limit;
@@ -242,32 +232,8 @@ impl<E: Executor> GpuExpertLayer<E> {
                 most = rows.div_ceil(2);
                 continue;
             }
-            break (Arc::new(chunk), launches);
-        };
-        let rows = first.problem.m;
-        if key.tokens > rows && self.spans_tokens(products) {
-            let (tokens, most) = (key.tokens, rows);
-            let why = NotScheduled::SharedScale { tokens, most };
-            return Err(ExpertError::product(why));
+            return Ok((Arc::new(chunk), launches));
         }
-        let mut workspace = first.workspace();
-        let mut chunks: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
-        let mut at = 0;
-        while at < key.tokens {
-            let own = rows.min(key.tokens - at);
-            let chunk = if own == rows {
-                first.clone()
-            } else {
-                let launches = self.launches(products, key, own)?;
-                Arc::new(self.chunk(products, &launches.steps, key, own)?)
-            };
-            workspace = workspace.max(chunk.workspace());
-            chunks.push((at, chunk));
-            at += own;
-        }
-        let executor = self.executor.clone();
-        let Launches { steps, choices, parts, refused, .. } = launches;
-        Ok(LayerPlan { executor, key, chunks, workspace, choices, parts, steps, refused })
     }
 
     /// Whether a scale of x or h is over several tokens.
@@ -279,7 +245,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         quantisers.flatten().any(|quantiser| quantiser.spans_tokens())
     }
 
-    fn chunk(
+    pub(super) fn chunk(
         &self,
         products: &Products<E::Memory>,
         steps: &[LaunchStep],
@@ -296,136 +262,19 @@ impl<E: Executor> GpuExpertLayer<E> {
         Ok(Chunk::assembled(&*self.executor, steps, problem, constant)?)
     }
 
-    /// Experts of a token: k.
-    fn choices_of(&self, routed: RoutedBy) -> u64 {
-        match routed {
-            RoutedBy::Logits | RoutedBy::Chosen => self.layer.top_k.into(),
-            RoutedBy::Batched => 1,
-        }
-    }
-
-    /// The types that parts of so many pairs may have, the preferred one first: f32, but where these are too many
-    /// bytes that of y.
-    fn types_of_parts(&self, output: FloatFormat, pairs: u64) -> Vec<FloatFormat> {
-        let bytes = pairs.saturating_mul(self.layer.hidden).saturating_mul(4);
-        let narrow = output != F32 && bytes > self.most_f32_parts;
-        narrow.then_some(output).into_iter().chain([F32]).collect()
-    }
-
-    /// The choices of the two products for a way, with rows of the second one of a type, which are weighted or not.
-    fn choices(
+    /// The launches of a call with so many tokens by what was decided.
+    pub(super) fn launches(
         &self,
-        requests: &[Request<'_>; 2],
-        operands: [OperandOf; 2],
-        (way, output, weighted): (Way, FloatFormat, bool),
-        shared: Option<FloatFormat>,
-        (top_k, tokens): (u64, u64),
-    ) -> Result<[(Stacked, StackedChoice); 2], ProductError> {
-        let source = self.executor.source();
-        let gate_up = Stacked {
-            product: ExpertProduct::GateUp,
-            experts: self.local.into(),
-            chosen_from: match self.map {
-                Some(_) => self.layer.experts.into(),
-                None => self.local.into(),
-            },
-            shards: self.layer.gate.shards() as u64,
-            top_k,
-            slots: None,
-            gate: way.fused.then_some(self.layer.gate),
-            output: if way.fused { requests[0].input_dtype } else { F32 },
-            direct: way.direct,
-            weighted: false,
-            combined: false,
-            shared: None,
-            operand: operands[0],
-        };
-        let of_slots = |slots: Option<u64>| {
-            let gate_up = Stacked { slots, ..gate_up };
-            let first = source.choose_stacked(&requests[0], &gate_up, tokens)?;
-            let (product, slots) = (ExpertProduct::Down, Some(first.slots));
-            let (gate, combined, operand) = (None, way.combined, operands[1]);
-            let shared = shared.filter(|_| combined);
-            let down = Stacked {
-                product,
-                shards: 1,
-                slots,
-                gate,
-                output,
-                weighted,
-                combined,
-                shared,
-                operand,
-                ..gate_up
-            };
-            let second = source.choose_stacked(&requests[1], &down, tokens);
-            let both = second.map(|second| [(gate_up, first.clone()), (down, second)]);
-            Ok::<_, Refusal>((first.slots, both))
-        };
-        // The second product may have no kernel for as many slots as the first one takes.
-        match of_slots(None)? {
-            (slots, Err(why)) if slots != COMMON_SLOTS && !way.direct => {
-                match of_slots(Some(COMMON_SLOTS)) {
-                    Ok((_, Ok(choices))) => Ok(choices),
-                    Ok((_, Err(_))) | Err(_) => Err(why.into()),
-                }
-            }
-            (_, choices) => Ok(choices?),
-        }
-    }
-
-    /// The launches of a call with so many tokens: the first way of [`Way::ALL`] that kernels take.
-    fn launches(
-        &self,
-        products: &Products<E::Memory>,
+        decision: Decision<'_>,
         key: PlanKey,
         tokens: u64,
     ) -> Result<Launches, ExpertError> {
         let (source, target) = (self.executor.source(), self.executor.target());
-        let [first, second] = &products.stacks;
-        let requests = [first.request(target), second.request(target)];
-        let mut operands = [first.operand, second.operand];
-        let mut prepared = [true; 2];
-        for (at, (request, operand)) in requests.iter().zip(&mut operands).enumerate() {
-            // Experts that read x as it is read it alike.
-            if source.operand(request, None).map_err(ProductError::from)?.is_empty() {
-                (*operand, prepared[at]) = (OperandOf::Row, false);
-            }
-        }
+        let Decision { way, parts, requests, prepared, products, choices, refused } = decision;
+        let ([of_gate_up, of_down], [gate_up, down]) = (products, choices);
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
-        let unsorted = self.map.is_none()
-            && key.routed != RoutedBy::Batched
-            && rarely_share_experts(local, (top_k, tokens));
         let batched = key.routed == RoutedBy::Batched;
-        let on_input = self.layer.weight_on_input && !batched;
-        let weighted = !(on_input || batched);
-        let (mut refused, mut found) = (Vec::new(), None);
-        let ways = Way::ALL.into_iter().filter(|way| unsorted || !way.direct);
-        let types = self.types_of_parts(key.output, tokens * top_k);
-        let of_way = |way: Way| {
-            let types = if way.combined { &[F32][..] } else { &types };
-            types.iter().map(move |parts| (way, *parts))
-        };
-        for (way, parts) in ways.flat_map(of_way) {
-            // What is rounded has its weight already, so that it overflows where y does.
-            let of = match way.combined {
-                true => (way, key.output, weighted),
-                false => (way, parts, weighted && parts != F32),
-            };
-            match self.choices(&requests, operands, of, key.shared, (top_k, tokens)) {
-                Ok(choices) => {
-                    found = Some(Ok((way, parts, choices)));
-                    break;
-                }
-                Err(why) => {
-                    let rounded = if parts == F32 { "" } else { ", rounded parts" };
-                    refused.push(format!("not {way}{rounded}: {why}"));
-                    found = Some(Err(why));
-                }
-            }
-        }
-        let none = || Err(NotScheduled::NoActivation.into());
-        let (way, parts, [(of_gate_up, gate_up), (of_down, down)]) = found.unwrap_or_else(none)?;
+        let (on_input, weighted) = self.weights(key.routed);
         let slots = gate_up.slots;
         let request_of_layer = ExpertRequest {
             layer: &self.layer,
@@ -530,19 +379,5 @@ impl<E: Executor> GpuExpertLayer<E> {
             Some(true) => Err(ExpertsNotScheduled::RowGroups.into()),
             _ => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rarely_share_experts;
-
-    /// By uniform routing 8 tokens of top 8 meet 51.6 of 128 experts, 6 of top 8 35.3 of 64.
-    #[test]
-    fn few_tokens_rarely_share_experts() {
-        let few = [(128, (8, 1)), (128, (8, 8)), (8, (2, 3)), (64, (8, 6)), (1, (1, 1))];
-        let many = [(128, (8, 9)), (384, (8, 9)), (8, (2, 4)), (64, (8, 7)), (1, (1, 2))];
-        assert!(few.into_iter().all(|(experts, of)| rarely_share_experts(experts, of)));
-        assert!(!many.into_iter().any(|(experts, of)| rarely_share_experts(experts, of)));
     }
 }

@@ -62,6 +62,16 @@ impl<M> Stack<M> {
         }
     }
 
+    /// The same stack, with the same memory.
+    pub(super) fn shared(&self) -> Self {
+        Self {
+            scheme: self.scheme.clone(),
+            activation: self.activation.clone(),
+            constants: self.constants.clone(),
+            ..*self
+        }
+    }
+
     /// The memory of a constant buffer.
     pub(super) fn constant(&self, role: BufferRole) -> Option<&Arc<M>> {
         self.constants.iter().find(|(known, _)| *known == role).map(|(_, memory)| memory)

@@ -11,7 +11,7 @@ use crate::source::{BufferRole, Storage};
 /// Inputs, y and the workspace of a layer's launches on the device.
 pub struct ExpertTensors<E: Executor> {
     chunk: Arc<Chunk<E>>,
-    inputs: Vec<(BufferRole, E::Memory)>,
+    inputs: Vec<(BufferRole, Arc<E::Memory>)>,
     y: E::Memory,
     workspace: Vec<E::Memory>,
 }
@@ -26,8 +26,20 @@ impl<E: Executor> ExpertTensors<E> {
         chunk: Arc<Chunk<E>>,
         inputs: impl IntoIterator<Item = (BufferRole, Vec<u8>)>,
     ) -> Result<Self, E::Error> {
-        let upload = |(role, bytes): (_, Vec<u8>)| Ok((role, executor.upload(&bytes)?));
+        let upload = |(role, bytes): (_, Vec<u8>)| Ok((role, Arc::new(executor.upload(&bytes)?)));
         let inputs = inputs.into_iter().map(upload).collect::<Result<_, E::Error>>()?;
+        Self::on_inputs(executor, chunk, inputs)
+    }
+
+    /// Makes room for y and the workspace beside inputs that are on the device.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn on_inputs(
+        executor: &E,
+        chunk: Arc<Chunk<E>>,
+        inputs: Vec<(BufferRole, Arc<E::Memory>)>,
+    ) -> Result<Self, E::Error> {
         let workspace = chunk.workspace_buffers.iter().map(|place| match place.storage {
             Storage::Counters => executor.zeroed(place.bytes),
             _ => executor.output(place.bytes),
@@ -48,7 +60,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let ExpertTensors { chunk, inputs, y, workspace } = tensors;
         let input = |role| {
             let mut inputs = inputs.iter();
-            inputs.find(|(known, _)| *known == role).map(|(_, memory)| memory)
+            inputs.find(|(known, _)| *known == role).map(|(_, memory)| &**memory)
         };
         let bound =
             Bound { constant: &|constant| Some(&*constant.memory), input: &input, y, workspace };
