@@ -1,8 +1,8 @@
 //! Tiles of GPU kernels that were measured on a device of this machine.
 //!
 //! Which tile of a kernel is the fastest depends on the GPU. The compiler has a table of tiles and a model
-//! ([`quantloom_codegen::schedule::measured_rows`]). [`Device::tune`](crate::Device::tune) and `quantloom tune --keep` measure the
-//! tiles of a product, shape and M on a GPU, and keep the fastest in the cache next to compiled images (`QUANTLOOM_CACHE`), a text file
+//! ([`quantloom_codegen::schedule::measured_rows`]). [`Device::tune`](crate::Device::tune), [`Device::tune_experts`](crate::Device::tune_experts) and `quantloom tune --keep` measure the
+//! tiles of a product, or of an expert layer, shape and M on a GPU, and keep the fastest in the cache next to compiled images (`QUANTLOOM_CACHE`), a text file
 //! for each name of a device. [`Device::cuda`](crate::Device::cuda) reads that file, and chooses these tiles before all others.
 //! With [`VARIABLE`] set to `first-use` (or [`Opening::tune_at_first_use`](crate::device::Opening::tune_at_first_use)) a device measures by
 //! itself what the file does not have, before the first product of that shape and M.

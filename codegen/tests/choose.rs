@@ -205,24 +205,57 @@ fn kernels_are_measured_whatever_registers_they_are_estimated_to_have() {
     }
 }
 
-/// The catalogue's problem of a line of the table of tiles.
-fn measured_problem(row: &Measured, catalogue: &[Scheme]) -> Option<Problem> {
+/// The catalogue's problem of a line of the table of tiles, of a single matrix or of experts, and the slots that the line says.
+fn measured_problem(row: &Measured, catalogue: &[Scheme]) -> Option<(Problem, Option<u32>)> {
     let (target, shape) = (target(&row.case.target)?, (row.case.n, row.case.k));
     let all = catalogue.iter().flat_map(|scheme| {
         let layouts =
             move |activation| [false, true].map(|of_range| (scheme, activation, (shape, of_range)));
         scheme.activations.iter().flat_map(layouts)
     });
-    let mut all = all.filter_map(|(scheme, activation, of)| {
+    let slots = row.case.product.rsplit_once("_b").and_then(|(_, slots)| slots.parse().ok());
+    let single = all.filter_map(|(scheme, activation, of)| {
         Problem::in_layout(scheme, activation, target, of).ok()
     });
-    all.find(|problem| Case::new(problem, row.case.m) == row.case)
+    let mut all = single.flat_map(|single| {
+        let stacks = stacks_of(&row.case).into_iter().filter_map({
+            let single = single.clone();
+            move |stack| single.clone().stacked(stack).ok()
+        });
+        stacks.chain([single]).collect::<Vec<_>>()
+    });
+    let problem =
+        all.find(|problem| Case::new(problem, row.case.m).in_blocks(slots) == row.case)?;
+    Some((problem, slots))
+}
+
+/// Stacks whose sizes a case's name has: those of `_x128s2k8` in it, with every gate and way.
+fn stacks_of(case: &Case) -> Vec<Stack> {
+    let sizes = || -> Option<[u32; 3]> {
+        let (_, of) = case.product.split_once("_x")?;
+        let (experts, of) = of.split_once('s')?;
+        let (shards, of) = of.split_once('k')?;
+        let top_k: String = of.chars().take_while(char::is_ascii_digit).collect();
+        Some([experts.parse().ok()?, shards.parse().ok()?, top_k.parse().ok()?])
+    };
+    let Some([experts, shards, top_k]) = sizes() else { return Vec::new() };
+    let swiglu = Gate::SwigluOai { alpha: 1.702, limit: 7.0 };
+    let products = [ExpertProduct::GateUp, ExpertProduct::Down];
+    let of_product = |product| {
+        let gates = [None, Some(Gate::Silu), Some(Gate::Gelu), Some(swiglu)];
+        gates.map(|gate| Stack { gate, shards, ..stack(product, experts, top_k) })
+    };
+    let ways = [(false, false), (true, false), (true, true)];
+    let of_way = |of: Stack| ways.map(|(direct, combined)| Stack { direct, combined, ..of });
+    products.into_iter().flat_map(of_product).flat_map(of_way).collect()
 }
 
 /// Whether a product of the catalogue has that name on that target, and the tile takes it.
 fn serves(row: &Measured, catalogue: &[Scheme]) -> bool {
-    let problem = measured_problem(row, catalogue);
-    problem.is_some_and(|problem| row.chosen.takes(&problem, row.case.m))
+    measured_problem(row, catalogue).is_some_and(|(problem, slots)| {
+        let of_slots = slots.is_none_or(|slots| problem.slots(row.chosen) == Some(slots));
+        of_slots && row.chosen.takes(&problem, row.case.m)
+    })
 }
 
 #[test]
@@ -230,13 +263,34 @@ fn tiles_were_measured_for_the_catalogue() {
     let catalogue = catalogue();
     for row in measured_rows() {
         assert!(serves(row, &catalogue), "{row}");
-        let problem = measured_problem(row, &catalogue).unwrap();
-        assert_eq!(choose(&problem, row.case.m).unwrap(), row.chosen, "{row}");
+        let (problem, _) = measured_problem(row, &catalogue).unwrap();
+        if problem.stack.is_none() {
+            assert_eq!(choose(&problem, row.case.m).unwrap(), row.chosen, "{row}");
+        }
     }
     let line = "sm_90a q4g128_bf16 4096 4096 4 skinny tokens=8 row_tiles=1 warps=4 min_blocks=2 \
                 splits=1 interleaved=0 programmatic=1";
     let served = |line: String| serves(&line.parse().unwrap(), &catalogue);
     assert!(served(line.to_owned()));
+    // Lines of expert layers too: these are Qwen3-30B's.
+    let tile = "groups=4 row_tiles=2 stages=4 parts=1 batch=2 splits=1 multicast=1 persistent=0 \
+                unswapped=0 exact=0 programmatic=1";
+    let gate_up = format!(
+        "sm_90a q4g128_bf16_gate_up_x128s2k8_silu 768 2048 112 warp_group tokens=16 {tile}"
+    );
+    let down =
+        format!("sm_90a q4g128_bf16_down_x128s1k8_b16 2048 768 112 warp_group tokens=16 {tile}");
+    for line in [gate_up, down] {
+        assert!(served(line.clone()), "{line}");
+        assert!(!served(line.replace("k8", "k0")), "{line}");
+        assert!(!served(line.replace(" 112 ", " 100 ")), "{line}");
+        assert!(!served(line.replace("stages=4", "stages=40")), "{line}");
+        assert_eq!(
+            served(line.replace("tokens=16", "tokens=24")),
+            line.contains("gate_up"),
+            "{line}"
+        );
+    }
     for (from, to) in [
         ("q4g128", "q4g96"),
         ("sm_90a", "sm_91"),

@@ -9,9 +9,11 @@ use crate::stacked::wrong;
 use crate::stacked_warp_group::check;
 use quantloom_codegen::emit::ptx;
 use quantloom_codegen::ir::verify;
-use quantloom_codegen::jit::{Jit, JitWithOverrides, Overrides, measured_row_of_experts};
+use quantloom_codegen::jit::{
+    Jit, JitWithOverrides, Overrides, TileTable as _, measured_row_of_experts,
+};
 use quantloom_codegen::schedule::{
-    Case, Chosen, Problem, Stack, candidates_stacked, choose_stacked,
+    Case, Chosen, Measured, Problem, Stack, candidates_stacked, choose_stacked,
 };
 use quantloom_codegen::target::target;
 use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
@@ -50,7 +52,10 @@ fn slots_of(problem: &Problem, all: &[Chosen]) -> BTreeSet<u32> {
 fn slots_are_compared_first_then_tiles() {
     for (text, sm) in [(INTEGERS, "sm_90a"), (BLOCKS, "sm_90a"), (INTEGERS, "sm_80")] {
         let problem = gate_up(text, sm, false);
-        for (tokens, fewest, most) in [(16, 8, 16), (256, 8, 64), (1024, 16, 256)] {
+        // Slots up to four times the rows, 16 with any number of these; as many as leave six token blocks an expert, or the largest.
+        for (tokens, fewest, most) in
+            [(16, 8, 16), (256, 8, 64), (1024, 11, 256), (1 << 16, 16, 256)]
+        {
             let first = candidates_stacked(&problem, tokens, None);
             let all_slots = slots_of(&problem, &first);
             let (low, high) = (*all_slots.first().unwrap(), *all_slots.last().unwrap());
@@ -77,11 +82,10 @@ fn slots_are_compared_first_then_tiles() {
     assert_eq!(candidates_stacked(&direct.single(), 1, None), []);
 }
 
-/// Kernels that are measured are right, whatever is chosen of them. (FP8 in blocks, whose x warp groups read in another form, is multiplied
-/// by whole layers.)
+/// Kernels that are measured are right, whatever is chosen of them: of sorted pairs, and of pairs as they are. (FP8 in blocks, whose x warp groups read in another form, is multiplied by whole layers.)
 #[test]
 fn candidates_are_right() {
-    let share = Share::new(2, 192);
+    let share = Share::new(48, 96);
     let of = |sm| move |product| (sm, product);
     let products = [ExpertProduct::GateUp, ExpertProduct::Down];
     let cases = products.map(of("sm_80")).into_iter().chain(products.map(of("sm_90a")));
@@ -101,9 +105,21 @@ fn candidates_are_right() {
                     check(&layer, tile);
                     of_warp_groups += 1;
                 }
-                chosen => assert_eq!(wrong(&layer, chosen), None, "{sm}"),
+                _ => assert_eq!(wrong(&layer, chosen), None, "{sm}"),
             }
             done += 1;
+        }
+        // Each pair is a token block.
+        let (direct, pairs) = (layer.of_stack(None, true), (2, Routing::Random));
+        let few =
+            RandomStack::draw(&scheme, sm, (40, 392), stack(product, 4, 3), pairs, 4).unwrap();
+        for (at, chosen) in candidates_stacked(&direct, 2, None).into_iter().enumerate() {
+            if share.takes(31 * number + at) {
+                let kernel = few.kernel(chosen, &few.of_stack(None, true));
+                let run = few.run(&kernel, 1, 0).unwrap_or_else(|why| panic!("{why}"));
+                few.compare(chosen, &run).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+                done += 1;
+            }
         }
         (done, of_warp_groups)
     });
@@ -117,7 +133,7 @@ fn candidates_are_right() {
 #[test]
 fn candidates_assemble() {
     let Some(ptxas) = ptxas::find() else { return };
-    let (share, mut failed, mut number) = (Share::new(9, 96), Vec::new(), 0);
+    let (share, mut failed, mut number) = (Share::new(36, 96), Vec::new(), 0);
     for text in [INTEGERS, BLOCKS] {
         let problem = gate_up(text, "sm_90a", false);
         for slots in [8, 16, 32, 64, 96, 128, 144, 256] {
@@ -254,10 +270,11 @@ fn wrong_lines_of_the_device_serve_nobody() {
     table.push(row.clone());
     let chosen = jit.choose_stacked(&request, &given, 64).unwrap();
     assert_eq!((chosen.slots, chosen.choice.by), (8, ChoiceSource::Model));
-    let large = row.to_string().replace("stages=", "stages=9").parse().unwrap();
-    table.push(large);
-    let own = row.to_string().replace("_b8", "").replace("stages=", "stages=9");
-    table.push(own.parse().unwrap());
+    // 9 and more stages of as many slots do not fit.
+    let large = row.to_string().replace("_b8", "").replace("stages=", "stages=9");
+    let large: Measured = large.parse().unwrap();
+    table.push(large.clone());
+    assert_eq!(table.fastest(&large.case), Some(large.chosen));
     assert_eq!(jit.choose_stacked(&request, &stacked, 64).unwrap().choice.by, ChoiceSource::Model);
 }
 

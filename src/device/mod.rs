@@ -70,7 +70,7 @@ pub struct Opening {
     /// Free choices of a GPU's schedules that replace the compiler's own: other tiles, to measure them.
     #[cfg(feature = "jit")]
     pub overrides: Overrides,
-    /// Of an NVIDIA GPU: whether it measures the kernels of a product, shape and M before it first multiplies so, and keeps the
+    /// Of an NVIDIA GPU: whether it measures the kernels of a product or an expert layer, shape and M before it first multiplies so, and keeps the
     /// fastest ([`Device::tune`]); asking which kernel multiplies does so too. That takes some seconds for each, once on a machine. The environment variable
     /// `QUANTLOOM_TUNE=first-use` asks for the same.
     pub tune_at_first_use: bool,

@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let of_layer =
         |scheme| arguments.experts.iter().map(move |layer| experts::Subject::Random(scheme, layer));
     let mut of_experts: Vec<experts::Subject<'_>> = random.iter().flat_map(of_layer).collect();
-    let (stored, left_out) = experts::stored(&checkpoints);
+    let (stored, mut left_out) = experts::stored(&checkpoints);
     of_experts.extend(stored);
     if subjects.is_empty() && of_experts.is_empty() {
         let why = left_out.first().map_or_else(String::new, |why| format!("; {why}"));
@@ -164,8 +164,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let mut layers = Vec::new();
     for subject in &of_experts {
         let rows = arguments.write.is_some().then_some(&mut rows);
-        layers
-            .extend(subject.tune(&device, (tokens, &options), rows, &mut || progress.advance(1))?);
+        let done = &mut || progress.advance(1);
+        let tuned = subject.tune(&device, (tokens, &options), rows, (&mut layers, done));
+        match (tuned, subject) {
+            (Err(why), experts::Subject::Stored(_)) => left_out.push(format!("{why:#}")),
+            (tuned, _) => tuned?,
+        }
     }
     drop(progress);
     if !outcomes.is_empty() {

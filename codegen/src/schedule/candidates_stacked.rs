@@ -55,18 +55,21 @@ pub fn candidates_stacked(problem: &Problem, tokens: u32, slots: Option<u32>) ->
 /// The schedules' models' choices with each number of slots of a token block that is worth measuring.
 fn of_each_block(problem: &Problem, stack: Stack, tokens: u32) -> Vec<Chosen> {
     let rows = stack.rows_of_expert(tokens);
-    let worth = |&slots: &u32| {
-        let few = slots <= FEWEST_SLOTS || f64::from(slots) <= MOST_SLOTS_OF_ROW * rows;
-        few && rows <= MOST_BLOCKS_OF_EXPERT * f64::from(slots)
-    };
     let mut counts = [&SLOTS[..], &WarpGroupTile::token_counts(problem)].concat();
     counts.sort_unstable();
     counts.dedup();
-    let of_schedules = |slots: u32| {
+    counts.retain(|&slots| slots <= FEWEST_SLOTS || f64::from(slots) <= MOST_SLOTS_OF_ROW * rows);
+    let of_schedules = |slots: u32| -> (u32, Vec<Chosen>) {
         let names = [None].into_iter().chain(Chosen::names().into_iter().map(Some));
-        names.filter_map(move |name| choose_stacked_of(problem, (tokens, Some(slots)), name).ok())
+        let of_name = |name| choose_stacked_of(problem, (tokens, Some(slots)), name).ok();
+        (slots, names.filter_map(of_name).collect())
     };
-    counts.into_iter().filter(worth).flat_map(of_schedules).collect()
+    let mut all: Vec<(u32, Vec<Chosen>)> = counts.into_iter().map(of_schedules).collect();
+    all.retain(|(_, choices)| !choices.is_empty());
+    // The largest ones are worth it with any number of rows.
+    let large = all.last().map_or(0, |(slots, _)| slots / 4);
+    all.retain(|(slots, _)| *slots >= large || rows <= MOST_BLOCKS_OF_EXPERT * f64::from(*slots));
+    all.into_iter().flat_map(|(_, choices)| choices).collect()
 }
 
 /// The choices of all schedules with so many slots; of skinny products alone where a pair is a token block.

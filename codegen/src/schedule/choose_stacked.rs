@@ -26,6 +26,9 @@ const MOST_WARP_GROUP_SLOTS: u32 = 144;
 /// blocks, which has 32, took 1.05 and 1.03 of the time of `skinny` with 4 rows, and 0.97 and 0.9 of that of `tile` with 8
 /// (Qwen3-30B and Mixtral 8x7B on an H200: docs/performance/experts.md).
 const LEAST_WARP_GROUP_ROWS: f64 = 6.0;
+/// The same of FP8 with a scale a channel or one in all, whose products may have fewer slots than the 32 that are worth it: with 6 and 7
+/// rows it took 1.02 and 1.01 of the time of `skinny`, with 8 0.87 of that of `tile` (Qwen3-30B and Mixtral 8x7B).
+const LEAST_ROWS_OF_BYTES: f64 = 8.0;
 /// Tenths of a token block that an expert's rows may fill on average: beyond, many experts need a second
 /// token block.
 const FILLED: u64 = 9;
@@ -253,7 +256,10 @@ impl Stack {
     fn fastest_slots(self, problem: &Problem, tokens: u32, fitting: u32) -> Option<u32> {
         let rows = self.rows_of_expert(tokens);
         let counts = WarpGroupTile::token_counts(problem);
-        let fewest = counts.first().copied().filter(|_| rows >= LEAST_WARP_GROUP_ROWS);
+        let fewest = WarpGroupTile::fewest_slots(problem).filter(|fewest| {
+            let all = counts.first() == Some(fewest);
+            rows >= if all { LEAST_WARP_GROUP_ROWS } else { LEAST_ROWS_OF_BYTES }
+        });
         on_warp_groups(problem, fewest.unwrap_or(0).max(fitting), rows)?;
         let time = |slots: u32| {
             on_warp_groups(problem, slots, rows)?;

@@ -20,6 +20,7 @@ use super::products::{Alternatives, ChoiceSource, ChosenKernel};
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::{OwnedValues, Values, bf16, f16};
 use crate::experts::ExpertError;
+use crate::float_mode::standard;
 use crate::op::ProductError;
 use crate::source::{KernelKey, Refusal};
 
@@ -87,7 +88,7 @@ pub(super) fn is_ahead(best: f64, model: f64, margin: f64) -> bool {
     best * (1.0 + margin) < model
 }
 
-/// What of a process measures, one product at a time: two would slow each other down.
+/// The lock of measurements at first use: a process has one at a time, since two would slow each other down.
 pub(super) fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -108,7 +109,7 @@ pub enum TuneError {
     Product(#[from] ProductError),
     /// The same of an expert layer.
     #[error(transparent)]
-    Experts(#[from] ExpertError),
+    Experts(Box<ExpertError>),
     /// None of the kernels ran.
     #[error("of {count} kernels none ran{}", said(first.as_deref()))]
     NothingRan {
@@ -122,12 +123,82 @@ pub enum TuneError {
     NotKept(#[source] Refusal),
 }
 
+impl From<ExpertError> for TuneError {
+    fn from(error: ExpertError) -> Self {
+        Self::Experts(Box::new(error))
+    }
+}
+
 fn said(first: Option<&TuneError>) -> String {
     first.map_or_else(String::new, |error| format!("; the first said: {error}"))
 }
 
-/// The fastest are measured twice, and the slower time counts.
-pub(super) const FINALISTS: usize = 4;
+/// The fastest are measured again, next to each other: clocks of a device change with what it did before.
+const FINALISTS: usize = 4;
+/// How often, in turns; the middle one of these times counts.
+const ROUNDS: usize = 3;
+
+/// What was measured, with its time.
+pub(super) trait Timed: Clone {
+    /// Microseconds of a call.
+    fn microseconds(&mut self) -> &mut f64;
+}
+
+impl Timed for TimedKernel {
+    fn microseconds(&mut self) -> &mut f64 {
+        &mut self.microseconds
+    }
+}
+
+/// The model's choice, the fastest, and all but the fastest in the order of time.
+pub(super) struct Ranked<T> {
+    pub(super) model: T,
+    pub(super) best: T,
+    pub(super) others: Vec<T>,
+}
+
+/// What is the fastest, after the fastest candidates and the model's were measured again in turns; `None` if there is none. A choice of
+/// the model that did not run is no choice: the fastest takes its place.
+///
+/// # Errors
+/// That of `time`.
+pub(super) fn ranked<T: Timed, E>(
+    timed: Vec<T>,
+    is_model: impl Fn(&T) -> bool,
+    time: impl Fn(&T) -> Result<f64, E>,
+) -> Result<Option<Ranked<T>>, E> {
+    let by_time = |all: &mut Vec<T>| {
+        all.sort_by(|one, other| {
+            let [mut one, mut other] = [one, other].map(T::clone);
+            one.microseconds().total_cmp(other.microseconds())
+        });
+    };
+    let mut others = timed;
+    by_time(&mut others);
+    let (mut finalists, mut last) = (Vec::new(), Vec::new());
+    for (at, timed) in others.into_iter().enumerate() {
+        let again = at < FINALISTS || is_model(&timed);
+        if again { &mut finalists } else { &mut last }.push(timed);
+    }
+    let mut rounds = vec![Vec::new(); finalists.len()];
+    for _ in 0..ROUNDS {
+        for (finalist, times) in finalists.iter().zip(&mut rounds) {
+            times.push(time(finalist)?);
+        }
+    }
+    for (finalist, mut times) in finalists.iter_mut().zip(rounds) {
+        times.sort_by(f64::total_cmp);
+        *finalist.microseconds() = times[ROUNDS / 2];
+    }
+    by_time(&mut finalists);
+    let model = finalists.iter().find(|timed| is_model(timed)).cloned();
+    let mut finalists = finalists.into_iter();
+    let Some(best) = finalists.next() else { return Ok(None) };
+    let model = model.unwrap_or_else(|| best.clone());
+    let mut others: Vec<T> = finalists.chain(last).collect();
+    by_time(&mut others);
+    Ok(Some(Ranked { model, best, others }))
+}
 
 /// A weight and copies of it, on which its kernels are measured, on a queue of their own: products of other threads go on meanwhile, and
 /// each makes the other slower.
@@ -204,6 +275,10 @@ impl<E: Executor> Tuner<'_, E> {
     /// # Errors
     /// [`TuneError`].
     pub fn tune(&self, tokens: u64, options: &TuneOptions) -> Result<Tuned, TuneError> {
+        standard(|| self.tuned(tokens, options))
+    }
+
+    fn tuned(&self, tokens: u64, options: &TuneOptions) -> Result<Tuned, TuneError> {
         let executor = self.weight.executor();
         let product = self.weight.product(self.element)?;
         let request = self.weight.request(product);
@@ -220,7 +295,7 @@ impl<E: Executor> Tuner<'_, E> {
         let x = random_x(self.element, tokens.saturating_mul(self.weight.shape.k) as usize);
         let (mut timed, mut failed, mut spilled) = (Vec::new(), Vec::new(), Vec::new());
         for (at, kernel) in kernels.iter().enumerate() {
-            let registers = self.registers(&kernel.key);
+            let registers = registers(self.first.executor(), &kernel.key);
             match registers {
                 Some(registers) if at > 0 && registers.spilled_bytes > 0 => {
                     spilled.push((kernel.key.clone(), registers));
@@ -235,43 +310,21 @@ impl<E: Executor> Tuner<'_, E> {
                 Err(error) => failed.push((kernel.key.clone(), error)),
             }
         }
-        // Once more, next to each other: what was fast by chance is not twice.
-        timed.sort_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
         let model = kernels.first().map(|kernel| &kernel.key);
-        let mut finals = Vec::new();
-        for (at, first) in timed.iter().enumerate() {
-            if at < FINALISTS || Some(&first.kernel.key) == model {
-                let again = self.time(clock, &first.kernel, tokens, values(&x))?;
-                finals.push(TimedKernel {
-                    microseconds: again.max(first.microseconds),
-                    ..first.clone()
-                });
-            }
-        }
-        let chosen = finals.iter().find(|timed| Some(&timed.kernel.key) == model).cloned();
-        let best =
-            finals.into_iter().min_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
-        let Some(best) = best else {
+        let is_model = |timed: &TimedKernel| Some(&timed.kernel.key) == model;
+        let again = |timed: &TimedKernel| self.time(clock, &timed.kernel, tokens, values(&x));
+        let Some(Ranked { model, best, others }) = ranked(timed, is_model, again)? else {
             let first = failed.into_iter().next().map(|(_, error)| Box::new(error.into()));
             return Err(TuneError::NothingRan { count: kernels.len(), first });
         };
-        // A choice of the model that does not run is no choice.
-        let model = chosen.unwrap_or_else(|| best.clone());
-        timed.retain(|timed| timed.kernel.key != best.kernel.key);
         let margin = options.margin;
-        let tuned = Tuned { tokens, model, best, others: timed, failed, spilled, margin };
+        let tuned = Tuned { tokens, model, best, others, failed, spilled, margin };
         if options.keep {
             let kept = executor.source().keep(&request, tokens, &tuned.preferred().kernel);
             product.forget();
             kept.map_err(TuneError::NotKept)?;
         }
         Ok(tuned)
-    }
-
-    /// What the device's compiler says of a kernel's registers; `None` if it says nothing, or the kernel cannot be loaded.
-    fn registers(&self, key: &KernelKey) -> Option<Registers> {
-        let executor = self.first.executor();
-        executor.kernel(key).ok().and_then(|kernel| executor.registers(&kernel))
     }
 
     /// Microseconds of a call with a kernel.
@@ -291,6 +344,11 @@ impl<E: Executor> Tuner<'_, E> {
     }
 }
 
+/// What the device's compiler says of a kernel's registers; `None` if it says nothing, or the kernel cannot be loaded.
+pub(super) fn registers<E: Executor>(executor: &E, key: &KernelKey) -> Option<Registers> {
+    executor.kernel(key).ok().and_then(|kernel| executor.registers(&kernel))
+}
+
 /// Compiles and loads kernels, those that can be. What fails here fails again when they are timed, with its error. What the
 /// driver's compiler warns of, such as registers in local memory, is no fault of a kernel that is only measured.
 pub(super) fn compiled<E: Executor>(executor: &E, kernels: &[KernelKey]) {
@@ -298,7 +356,8 @@ pub(super) fn compiled<E: Executor>(executor: &E, kernels: &[KernelKey]) {
     let work = || {
         tracing::subscriber::with_default(NoSubscriber::new(), || {
             while let Some(key) = kernels.get(next.fetch_add(1, Relaxed)) {
-                drop(executor.kernel(key));
+                // A kernel's source is written with this thread's arithmetic.
+                drop(standard(|| executor.kernel(key)));
             }
         });
     };

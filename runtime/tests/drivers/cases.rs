@@ -408,6 +408,55 @@ fn cuda() -> Vec<Case> {
                 "cuda times no calls, so that nothing can be tuned on it\nin a capture 8 threads, Model",
             ],
         ),
+        case(
+            "tune experts",
+            WHOLE,
+            &[],
+            &[
+                "model 8 and 8 threads, 8 and 8 slots 5.35 us, best 32 and 32 threads, 16 and 16 slots 5.07 us, 9 others, 0 failed, 0 spilled, kept for 16 slots\n\
+                 before 8 and 8 threads, 8 and 8 slots, after 32 and 32 threads, 16 and 16 slots",
+                "kept for 8 slots\n\
+                 before 8 and 8 threads, 8 and 8 slots, after 8 and 8 threads, 8 and 8 slots",
+                "kept for 16 slots\n\
+                 before 8 and 8 threads, 8 and 8 slots, after 8 and 8 threads, 8 and 8 slots",
+                "best 32 and 32 threads, 16 and 16 slots 5.07 us, 5 others, 4 failed, 0 spilled, kept for 16 slots\n\
+                 before 8 and 8 threads, 8 and 8 slots, after 32 and 32 threads, 16 and 16 slots",
+                "ceil(M * 32 / 0) * 2 is no 64-bit number",
+                "model 8 and 8 threads, 8 and 8 slots 5.35 us, best 8 and 8 threads, 8 and 8 slots 5.35 us, 0 others, 0 failed, 0 spilled, kept for 8 slots\n\
+                 model 8 and 8 threads, 8 and 8 slots 5.35 us, best 32 and 32 threads, 16 and 16 slots 5.07 us, 5 others, 0 failed",
+                "of 9 tokens Ok(2)",
+            ],
+        ),
+        // A kernel whose registers are spilled is not measured.
+        case(
+            "tune experts",
+            WHOLE,
+            &[("FAKE_LOCAL", "threads 32,")],
+            &[
+                "model 8 and 8 threads, 8 and 8 slots 5.35 us, best 16 and 16 threads, 16 and 16 slots 5.11 us, 5 others, 0 failed, 2 spilled, kept for 16 slots",
+            ],
+        ),
+        case(
+            "tune experts at first use",
+            WHOLE,
+            &[],
+            &["batched 8 and 8 threads, 8 and 8 slots\n\
+                 first 8 and 8 threads, 8 and 8 slots\nmeasured: 0, false, 0\n\
+                 batched 8 and 8 threads, 8 and 8 slots\n\
+                 first 32 and 32 threads, 16 and 16 slots\nmeasured: 0, true, 0\n\
+                 batched 8 and 8 threads, 8 and 8 slots\n\
+                 first 8 and 8 threads, 8 and 8 slots\nmeasured: 0, true, 0"],
+        ),
+        case(
+            "tune experts in a capture",
+            WHOLE,
+            &[],
+            &[
+                "cuda times no calls, so that nothing can be tuned on it\n\
+                 in a capture pairs sorted by expert, experts, sm_90a is not loaded, and",
+                "then 32 and 32 threads, 16 and 16 slots",
+            ],
+        ),
         case("graph keeps", WHOLE, &[], &["replayed: true"]),
         case(
             "graph keeps what joins",
@@ -525,6 +574,12 @@ fn hip() -> Vec<Case> {
             &[
                 "first 8 threads, Model\nagain 8 threads, Model\nwithout one of them 8 threads, Model",
             ],
+        ),
+        case(
+            "tune experts",
+            WHOLE,
+            &[],
+            &["hip times no calls, so that nothing can be tuned on it\nbefore 8 and 8 threads"],
         ),
         case(
             "devices",

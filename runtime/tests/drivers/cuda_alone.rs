@@ -45,6 +45,7 @@ impl Fake for Driver {
             "graph streams" => graph_streams(),
             "captured" => captured(),
             "tune in a capture" => crate::tune::captured(),
+            "tune experts in a capture" => crate::tune_experts::captured(),
             _ => panic!("no scenario {scenario}"),
         }
     }

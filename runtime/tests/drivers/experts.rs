@@ -47,28 +47,34 @@ fn asked_for() {
 }
 
 /// The kernels of the layer.
-struct LayerKernels<D>(PhantomData<D>);
+pub(crate) struct LayerKernels<D>(pub(crate) PhantomData<D>);
+
+/// The text of a kernel: with `shared` the gate adds z to itself and the sum of experts shared ones, else both add x, so that no kernel
+/// reads a buffer twice.
+pub(crate) fn layer_text<D: Fake>(key: &KernelKey, shared: bool) -> KernelText<'static> {
+    use BufferRole::{Codes, Hidden, Ids, Order, Parts, RouterWeights, Shared, Summed, X, Y};
+    let (roles, words) = match key.work {
+        Work::Order => ([Ids, RouterWeights, Order], Count::M),
+        Work::Gate { .. } => ([Summed, if shared { Summed } else { X }, Hidden], Count::M * 32),
+        Work::Combine { .. } => ([Parts, if shared { Shared } else { X }, Y], Count::M * 32),
+        _ => ([X, Codes, Y], Count::M * 32),
+    };
+    let [a, b, c] = roles;
+    let bytes = || words.clone() * 4;
+    let parameters = vec![
+        Parameter::of(a, Access::Read, bytes()),
+        Parameter::of(b, Access::Read, bytes()),
+        Parameter::of(c, Access::Write, bytes()),
+        Parameter::size("n", words.clone()),
+    ];
+    let rule = LaunchRule::plain(1, 256, parameters);
+    KernelText { rule: Cow::Owned(rule), ..text::<D>() }
+}
 
 impl<D: Fake> KernelSource for LayerKernels<D> {
     fn text(&self, key: &KernelKey) -> Result<KernelText<'_>, Refusal> {
-        use BufferRole::{Codes, Hidden, Ids, Order, Parts, RouterWeights, Shared, Summed, X, Y};
         asked_for();
-        let (roles, words) = match key.work {
-            Work::Order => ([Ids, RouterWeights, Order], Count::M),
-            Work::Gate { .. } => ([Summed, Summed, Hidden], Count::M * 32),
-            Work::Combine { .. } => ([Parts, Shared, Y], Count::M * 32),
-            _ => ([X, Codes, Y], Count::M * 32),
-        };
-        let [a, b, c] = roles;
-        let bytes = || words.clone() * 4;
-        let parameters = vec![
-            Parameter::of(a, Access::Read, bytes()),
-            Parameter::of(b, Access::Read, bytes()),
-            Parameter::of(c, Access::Write, bytes()),
-            Parameter::size("n", words.clone()),
-        ];
-        let rule = LaunchRule::plain(1, 256, parameters);
-        Ok(KernelText { rule: Cow::Owned(rule), ..text::<D>() })
+        Ok(layer_text::<D>(key, true))
     }
 }
 
@@ -127,7 +133,7 @@ impl<D: Fake> Products for LayerKernels<D> {
 }
 
 /// A matrix whose first word of codes is this number.
-fn matrix(first: u8) -> Unpacked {
+pub(crate) fn matrix(first: u8) -> Unpacked {
     let codes: Vec<u8> = (0..64 * 64 / 2).map(|at| if at == 0 { first } else { 0 }).collect();
     let scales = [0x80, 0x3f].repeat(64);
     let stored = |name: &str| Some(if name.contains("scale") { &scales[..] } else { &codes[..] });

@@ -19,6 +19,7 @@ mod hip_alone;
 mod scenarios;
 mod sources;
 mod tune;
+mod tune_experts;
 
 use cases::{Backend, CUDA, Case, HIP, OFF, WHOLE};
 

@@ -60,6 +60,8 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "product" => product::<D>(),
         "tune" => crate::tune::tune::<D>(),
         "tune at first use" => crate::tune::at_first_use::<D>(),
+        "tune experts" => crate::tune_experts::tune::<D>(),
+        "tune experts at first use" => crate::tune_experts::at_first_use::<D>(),
         "other tensors" => other_tensors::<D>(),
         "streams" => streams::<D>(),
         "events" => events::<D>(),

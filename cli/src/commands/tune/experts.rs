@@ -86,20 +86,19 @@ impl Subject<'_> {
         })
     }
 
-    /// Measures a layer for each M, and gives the lines of a table if they are wanted.
+    /// Measures a layer for each M, and adds the lines of a table if they are wanted.
     pub(super) fn tune(
         &self,
         device: &GpuDevice<Cuda>,
         (tokens, options): (&[usize], &TuneOptions),
         mut rows: Option<&mut Vec<Measured>>,
-        done: &mut dyn FnMut(),
-    ) -> Result<Vec<Outcome>> {
+        (outcomes, done): (&mut Vec<Outcome>, &mut dyn FnMut()),
+    ) -> Result<()> {
         let op = self.prepared(device).with_context(|| self.name())?;
         let layer = op.as_cuda().ok_or_else(|| anyhow!("the layer is not on an NVIDIA GPU"))?;
         let [scheme, second] = op.schemes();
         let own = own_type(scheme);
         let tuner = layer.tuner(own).with_context(|| self.name())?;
-        let mut outcomes = Vec::new();
         for tokens in tokens {
             let tuned = tuner.tune(*tokens as u64, options);
             let tuned = tuned.with_context(|| format!("{}, M = {tokens}", self.name()))?;
@@ -119,7 +118,7 @@ impl Subject<'_> {
             outcomes.push(Outcome { scheme, layer: op.layer().to_string(), tuned });
             done();
         }
-        Ok(outcomes)
+        Ok(())
     }
 }
 
@@ -132,8 +131,8 @@ pub(super) fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
         [timed.kernels[0].slots.to_string(), first, second]
     };
     for Outcome { scheme, layer, tuned } in outcomes {
-        let TunedExperts { tokens, model, best, others, failed, spilled, .. } = tuned;
-        let (ran, left_out) = (others.len() + 1, failed.len() + spilled.len());
+        let TunedExperts { tokens, model, best, others, failed, .. } = tuned;
+        let ran = others.len() + 1;
         let gain = |timed: &TimedExperts| {
             format!("{:.1}%", (model.microseconds / timed.microseconds - 1.0) * 100.0)
         };
@@ -144,7 +143,7 @@ pub(super) fn show(outcomes: &[Outcome], top: usize) -> Result<()> {
             format!("{:.2}", model.microseconds),
             format!("{:.2}", best.microseconds),
             gain(best),
-            format!("{ran} of {}", ran + left_out),
+            format!("{ran} of {}", ran + failed.len()),
         ];
         rows.add_row(first.into_iter().chain(kernels(best)));
         for other in others.iter().take(top.saturating_sub(1)) {

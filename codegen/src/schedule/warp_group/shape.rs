@@ -83,7 +83,8 @@ const OTHER_REGISTERS_OF_FOUR: u32 = 48;
 /// The same, in addition, of four warp groups whose codes are in planes, with two tiles of rows and more than 16 tokens: 6 bits beside 24
 /// slots spilled.
 const OTHER_REGISTERS_OF_FOUR_IN_PLANES: u32 = 8;
-/// The same, in addition, of y in f32 and sums of more than 128 tokens, which spilled where rows are gathered.
+/// The same, in addition, of y in f32 and sums of more than 128 tokens, which spilled where rows are gathered, or of more than 48 in three
+/// warp groups.
 const OTHER_REGISTERS_OF_WIDE_Y: u32 = 12;
 /// The same of a thread whose operands are not swapped: it has no fragments.
 const OTHER_REGISTERS_UNSWAPPED: u32 = 32;
@@ -425,6 +426,16 @@ impl WarpGroupTile {
         counts
     }
 
+    /// The fewest slots of a token block that are worth having where rows fill fewer: those of bytes as they are stored, which
+    /// decoding does not bound, or all that the products may have.
+    pub(in crate::schedule) fn fewest_slots(problem: &Problem) -> Option<u32> {
+        let counts = Self::token_counts(problem);
+        let own = problem.of_warp_groups();
+        let stored = own.half().is_none() && own.plan.dequant.weight.code.bits() == 8;
+        let from = if stored && !own.sums_integers() { STACKED_BYTES_FROM } else { 0 };
+        counts.into_iter().find(|&slots| slots >= from)
+    }
+
     /// Tokens of a block worth comparing for M tokens: those of the fewest blocks, and of twice as many, that leave the
     /// fewest tokens over; where scales multiply sums, whose registers the most tokens leave no room for, those of a third
     /// more blocks.
@@ -599,7 +610,10 @@ impl WarpGroupTile {
             Some(_) if self.groups > 3 && self.row_tiles > 1 && self.tokens > 16 => {
                 OTHER_REGISTERS + OTHER_REGISTERS_OF_FOUR_IN_PLANES
             }
-            Some(_) if self.tokens > 128 && store::half_of(problem.output).is_none() => {
+            Some(_)
+                if (self.tokens > 128 || self.groups > 2 && self.tokens > 48)
+                    && store::half_of(problem.output).is_none() =>
+            {
                 OTHER_REGISTERS + OTHER_REGISTERS_OF_WIDE_Y
             }
             _ => OTHER_REGISTERS,

@@ -55,11 +55,16 @@ const MOST_UNSORTED: u64 = 8;
 /// docs/performance/experts.md. Other GPUs were not measured.
 const MOST_PAIRS_AN_EXPERT: f64 = 1.4;
 
+/// The experts that M tokens of k experts each meet on average, if they may meet any of them alike.
+pub(super) fn experts_met(experts: f64, top_k: f64, tokens: f64) -> f64 {
+    experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(tokens))
+}
+
 /// Whether so few tokens of k experts each hardly meet an expert twice, if they may meet any of them.
 fn rarely_share_experts(experts: u64, (top_k, tokens): (u64, u64)) -> bool {
     let (experts, top_k, m) = (experts.max(1) as f64, top_k as f64, tokens as f64);
-    let met = experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(m));
-    tokens <= MOST_UNSORTED && top_k * m <= MOST_PAIRS_AN_EXPERT * met
+    let most = MOST_PAIRS_AN_EXPERT * experts_met(experts, top_k, m);
+    tokens <= MOST_UNSORTED && top_k * m <= most
 }
 
 /// What gives the kernel of a product.
@@ -83,9 +88,10 @@ pub(super) struct Decision<'l> {
 }
 
 impl Decision<'_> {
-    /// The same with other kernels, which have the same slots.
+    /// The same with other kernels, of which the first decides the slots.
     pub(super) fn with(&self, choices: [StackedChoice; 2]) -> Self {
         let [gate_up, down] = self.products;
+        let gate_up = Stacked { slots: None, ..gate_up };
         let down = Stacked { slots: Some(choices[0].slots), ..down };
         Self { products: [gate_up, down], choices, ..self.clone() }
     }

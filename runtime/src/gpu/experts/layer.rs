@@ -4,8 +4,7 @@
 //! constant buffers of both products, and plans of their launches by M. The op for the host's memory is in
 //! `call`, its launches in `plan`.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantloom_dsl::Scheme;
@@ -48,8 +47,8 @@ pub(super) struct Products<M> {
     pub(super) element: FloatFormat,
     /// The first product and the second.
     pub(super) stacks: [Stack<M>; 2],
-    /// Whether measuring at first use has failed: it is not tried again.
-    pub(super) not_tuned: AtomicBool,
+    /// Numbers of tokens of which kernels were measured at first use, or could not be: it is not tried again.
+    pub(super) measured: Mutex<BTreeSet<u64>>,
 }
 
 impl<E: Executor> GpuExpertLayer<E> {
@@ -94,7 +93,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             let element = stack.element;
             if let Some(at) = others.iter().position(|other| other.element == element) {
                 let stacks = [stack, others.swap_remove(at)];
-                products.push(Products { element, stacks, not_tuned: AtomicBool::default() });
+                products.push(Products { element, stacks, measured: Mutex::default() });
             }
         }
         if products.is_empty() {
@@ -146,7 +145,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let products = self.products.iter().map(|Products { element, stacks, .. }| Products {
             element: *element,
             stacks: stacks.each_ref().map(Stack::shared),
-            not_tuned: AtomicBool::default(),
+            measured: Mutex::default(),
         });
         Self {
             executor,

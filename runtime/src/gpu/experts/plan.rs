@@ -147,8 +147,9 @@ const KEPT_PLANS: usize = 512;
 impl<E: Executor> GpuExpertLayer<E> {
     /// The launches of a call. The same plan as before for a key that was asked for before.
     ///
-    /// The first plan of a kernel compiles and loads it, which no stream may be captured during. Engines
-    /// keep the plan: a launch needs no lock, this call does.
+    /// The first plan of a kernel compiles and loads it, which no stream may be captured during; so does one that
+    /// measures first, where the source of kernels asks for that ([`Products::tunes_at_first_use`](crate::gpu::Products::tunes_at_first_use)).
+    /// Engines keep the plan: a launch needs no lock, this call does.
     ///
     /// # Errors
     /// No kernels for such a call, a workspace beyond what the options allow for one token, or what the
@@ -175,16 +176,18 @@ impl<E: Executor> GpuExpertLayer<E> {
             return Err(ExpertError::product(why));
         }
         let (mut first, mut launches) = self.first_chunk(products, key)?;
-        let rows = PlanKey { tokens: first.problem.m, ..key };
+        let cut = |most| {
+            let cut = key.tokens > most && self.spans_tokens(products);
+            let why = NotScheduled::SharedScale { tokens: key.tokens, most };
+            if cut { Err(ExpertError::product(why)) } else { Ok(()) }
+        };
+        cut(first.problem.m)?;
+        let rows = PlanKey { tokens: first.problem.m.min(key.tokens), ..key };
         if self.tuned_at_first_use(products, rows, &launches.choices) {
             (first, launches) = self.first_chunk(products, key)?;
+            cut(first.problem.m)?;
         }
         let rows = first.problem.m;
-        if key.tokens > rows && self.spans_tokens(products) {
-            let (tokens, most) = (key.tokens, rows);
-            let why = NotScheduled::SharedScale { tokens, most };
-            return Err(ExpertError::product(why));
-        }
         let mut workspace = first.workspace();
         let mut chunks: Vec<(u64, Arc<Chunk<E>>)> = Vec::new();
         let mut at = 0;

@@ -50,6 +50,13 @@ impl<E: Executor> ExpertTensors<E> {
     }
 }
 
+impl<E: Executor> ExpertTensors<E> {
+    /// Reads other inputs from now on, of as many tokens.
+    pub(super) fn read(&mut self, inputs: Vec<(BufferRole, Arc<E::Memory>)>) {
+        self.inputs = inputs;
+    }
+}
+
 impl<E: Executor> GpuExpertLayer<E> {
     /// Queues the launches of a layer. Allocates nothing on the device. With `overlap` a kernel may start
     /// before the one before it has ended, and waits itself.

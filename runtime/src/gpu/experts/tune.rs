@@ -8,24 +8,25 @@
 //!
 //! [`Products::keep_stacked`]: crate::gpu::Products::keep_stacked
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
-use super::choices::Decision;
+use super::choices::{Decision, experts_met};
 use super::layer::{GpuExpertLayer, Products};
 use super::plan::{PlanKey, RoutedBy};
 use super::tensors::ExpertTensors;
-use crate::experts::ExpertError;
+use crate::experts::{ExpertError, ExpertsNotScheduled};
+use crate::float_mode::standard;
 use crate::gpu::clock::Clock;
 use crate::gpu::executor::{Executor, Registers};
 use crate::gpu::launch::bytes;
 use crate::gpu::products::{ChoiceSource, Request, Stacked, StackedChoice};
 use crate::gpu::tune::{
-    FINALISTS, Sequence, TuneError, TuneOptions, compiled, is_ahead, one_at_a_time, random_x,
+    Ranked, Sequence, Timed, TuneError, TuneOptions, compiled, is_ahead, one_at_a_time, random_x,
+    ranked, registers,
 };
 use crate::op::ProductError;
 use crate::source::{BufferRole, KernelKey, Refusal};
@@ -44,9 +45,9 @@ pub struct TimedExperts {
     pub registers: [Option<Registers>; 2],
 }
 
-impl TimedExperts {
-    fn keys(&self) -> [KernelKey; 2] {
-        keys(&self.kernels)
+impl Timed for TimedExperts {
+    fn microseconds(&mut self) -> &mut f64 {
+        &mut self.microseconds
     }
 }
 
@@ -104,7 +105,8 @@ impl<E: Executor> GpuExpertLayer<E> {
         Ok(ExpertTuner { layer: self, element, apart })
     }
 
-    /// What the source asks of a matrix of each product with x of a type: with [`TunedExperts::products`] what a kernel is kept for.
+    /// What is asked of the source of kernels for a matrix of each product with x of a type: with [`TunedExperts::products`] what a kernel
+    /// is kept for.
     ///
     /// # Errors
     /// x of a type that the layer does not multiply.
@@ -114,7 +116,8 @@ impl<E: Executor> GpuExpertLayer<E> {
     }
 
     /// Measures the kernels of a call that nothing on this device was measured for, where the source of kernels asks for that; whether
-    /// it was done.
+    /// it was done. The first product's kernel tells, since its slots are both products'. Each number of tokens is measured once, whatever
+    /// comes of it.
     pub(super) fn tuned_at_first_use(
         &self,
         products: &Products<E::Memory>,
@@ -122,32 +125,37 @@ impl<E: Executor> GpuExpertLayer<E> {
         chosen: &[StackedChoice; 2],
     ) -> bool {
         let source = self.executor.source();
-        let unmeasured = |choices: &[StackedChoice; 2]| {
-            let by = |of: &StackedChoice| of.choice.by;
-            choices.iter().any(|of| matches!(by(of), ChoiceSource::Model | ChoiceSource::Measured))
+        let unmeasured = |[first, _]: &[StackedChoice; 2]| {
+            matches!(first.choice.by, ChoiceSource::Model | ChoiceSource::Measured)
         };
-        let asked =
-            || source.tunes_at_first_use(&products.stacks[0].request(self.executor.target()));
-        let wanted = key.routed != RoutedBy::Batched && !products.not_tuned.load(Relaxed);
-        if !wanted || !unmeasured(chosen) || !asked() {
+        let asked = || {
+            let mut stacks = products.stacks.iter();
+            stacks.all(|of| source.tunes_at_first_use(&of.request(self.executor.target())))
+        };
+        let measured = || products.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = key.routed != RoutedBy::Batched && key.tokens > 0 && unmeasured(chosen);
+        if !wanted || measured().contains(&key.tokens) || !asked() {
             return false;
         }
         let _one = one_at_a_time();
         // Another thread, or another layer of this shape, may have measured it meanwhile.
-        let again = self.decided(products, key, key.tokens.max(1));
+        let again = self.decided(products, key, key.tokens);
         if again.is_ok_and(|decision| !unmeasured(&decision.choices)) {
             return true;
         }
         let tuner = self.tuner(products.element);
-        match tuner.and_then(|tuner| tuner.tune(key.tokens, &TuneOptions::default())) {
-            Ok(tuned) => {
-                let TunedExperts { tokens, model, best, .. } = &tuned;
+        let tuned = tuner.and_then(|tuner| tuner.tune(key.tokens, &TuneOptions::default()));
+        // A captured stream is another one's later.
+        if !matches!(tuned, Err(TuneError::NoClock { .. })) {
+            measured().insert(key.tokens);
+        }
+        match tuned {
+            Ok(TunedExperts { tokens, model, best, .. }) => {
                 let [model, best] = [model, best].map(|timed| timed.microseconds);
                 tracing::info!(layer = %self.layer, tokens, model, best, "measured at first use");
                 true
             }
             Err(error) => {
-                products.not_tuned.store(true, Relaxed);
                 tracing::warn!(%error, layer = %self.layer, "not measured at first use");
                 false
             }
@@ -158,13 +166,18 @@ impl<E: Executor> GpuExpertLayer<E> {
 impl<E: Executor> ExpertTuner<'_, E> {
     /// Measures the kernels for M tokens that each choose k of all experts. With [`TuneOptions::keep`] the source of kernels chooses the
     /// preferred ones from then on: for this layer, and for every other one of the same sizes that has not had so many tokens yet. Plans
-    /// that engines hold stay as they are.
+    /// that engines hold stay as they are. Layers with the same first product have the same slots: those of the one that was measured last.
     ///
-    /// Compiling the kernels takes longest, some seconds; as many threads share that as the machine runs at once.
+    /// Compiling the kernels takes longest, some ten seconds; as many threads share that as the machine runs at once.
     ///
     /// # Errors
     /// [`TuneError`].
     pub fn tune(&self, tokens: u64, options: &TuneOptions) -> Result<TunedExperts, TuneError> {
+        // A kernel's source is written with this thread's arithmetic.
+        standard(|| self.tuned(tokens.max(1), options))
+    }
+
+    fn tuned(&self, asked: u64, options: &TuneOptions) -> Result<TunedExperts, TuneError> {
         let layer = &self.apart;
         let source = layer.executor().source();
         let products = layer.products(self.element)?;
@@ -175,12 +188,14 @@ impl<E: Executor> ExpertTuner<'_, E> {
             routed: RoutedBy::Chosen,
             shared: None,
         };
-        let asked = layer.decided(products, key(tokens.max(1)), tokens.max(1))?;
-        let alternatives =
-            source.alternatives_stacked(&asked.requests[0], &asked.products[0], tokens.max(1));
-        let tokens = alternatives.map_err(ProductError::from)?.tokens;
-        let (chunk, _) = layer.first_chunk(products, key(tokens))?;
-        let tokens = chunk.problem.m;
+        let first = layer.decided(products, key(asked), asked)?;
+        let of = Stacked { slots: None, ..first.products[0] };
+        let rounded = source.alternatives_stacked(&first.requests[0], &of, asked);
+        let rounded = rounded.map_err(ProductError::from)?.tokens;
+        // Where fewer tokens are a chunk, such chunks are what is launched.
+        let rows =
+            |tokens| Ok::<_, ExpertError>(layer.first_chunk(products, key(tokens))?.0.problem.m);
+        let tokens = if rows(rounded)? == rounded { rounded } else { rows(asked)? };
         let model = |request: &Request<'_>, of: &Stacked| {
             let all = source.alternatives_stacked(request, of, tokens)?.kernels;
             // A source that has alternatives has the model's; else its refusal says why not.
@@ -210,9 +225,9 @@ impl<E: Executor> ExpertTuner<'_, E> {
             let requests = self.layer.requests(self.element)?;
             let kernels = &tuned.preferred().kernels;
             let source = self.layer.executor().source();
-            let kept = (0..2).try_for_each(|product| {
-                let of = (&requests[product], &tuned.products[product]);
-                source.keep_stacked(of.0, of.1, tokens, &kernels[product])
+            // The second first: the line of the first, which decides slots, is not to be alone.
+            let kept = [1, 0].into_iter().try_for_each(|at| {
+                source.keep_stacked(&requests[at], &tuned.products[at], tokens, &kernels[at])
             });
             self.layer.forget();
             kept.map_err(TuneError::NotKept)?;
@@ -230,8 +245,8 @@ impl<E: Executor> ExpertTuner<'_, E> {
             let parts = source.native(request).unwrap_or_default();
             parts.iter().filter_map(|part| part.bytes(shape)).sum::<u64>() * of.shards
         });
-        let share = f64::from(layer.layer.top_k) / f64::from(layer.layer.experts);
-        let met = 1.0 - (1.0 - share.min(1.0)).powf(tokens as f64);
+        let all = f64::from(layer.layer.experts);
+        let met = experts_met(all, f64::from(layer.layer.top_k), tokens as f64) / all;
         (of_expert.sum::<u64>() as f64 * met * f64::from(layer.local)) as u64
     }
 
@@ -287,20 +302,22 @@ struct Search<'t, E: Executor> {
 impl<E: Executor> Search<'_, E> {
     /// Measures the model's kernels, each number of slots with kernels of the models, and all kernels of the best of these.
     fn all(&mut self) {
-        let firsts = self.alternatives(0, None);
-        let with_second = firsts.into_iter().filter_map(|first| {
-            let second = self.alternatives(1, Some(first.slots)).into_iter().next()?;
-            Some([first, second])
-        });
-        let model = self.decision.choices.clone();
-        let pairs = [model].into_iter().chain(with_second).collect();
+        let mut seconds: BTreeMap<u64, Option<StackedChoice>> = BTreeMap::new();
+        let mut pairs = vec![self.decision.choices.clone()];
+        for first in self.alternatives(0, None) {
+            let slots = first.slots;
+            let second = seconds.entry(slots).or_insert_with(|| {
+                let all = self.alternatives(1, Some(slots));
+                all.into_iter().next()
+            });
+            pairs.extend(second.clone().map(|second| [first, second]));
+        }
         self.measure(pairs);
         for slots in self.best_slots() {
             for product in [0, 1] {
                 let with_slots = |timed: &&TimedExperts| timed.kernels[0].slots == slots;
                 let fastest = self
-                    .timed
-                    .iter()
+                    .of_schedule()
                     .filter(with_slots)
                     .min_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
                 let Some(TimedExperts { kernels, .. }) = fastest.cloned() else { continue };
@@ -314,9 +331,19 @@ impl<E: Executor> Search<'_, E> {
         }
     }
 
+    /// Whether a kernel is of the schedule that is asked for.
+    fn is_asked(&self, kernel: &StackedChoice) -> bool {
+        self.only.is_none_or(|only| kernel.choice.key.schedule.name == only)
+    }
+
+    /// The pairs that ran whose kernels are both of the schedule that is asked for.
+    fn of_schedule(&self) -> impl Iterator<Item = &TimedExperts> {
+        self.timed.iter().filter(|timed| timed.kernels.iter().all(|kernel| self.is_asked(kernel)))
+    }
+
     /// The numbers of slots with the fastest kernels.
     fn best_slots(&self) -> Vec<u64> {
-        let mut timed: Vec<&TimedExperts> = self.timed.iter().collect();
+        let mut timed: Vec<&TimedExperts> = self.of_schedule().collect();
         timed.sort_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
         let mut best: Vec<u64> = Vec::new();
         for TimedExperts { kernels: [first, _], .. } in timed {
@@ -328,22 +355,21 @@ impl<E: Executor> Search<'_, E> {
         best
     }
 
-    /// The kernels of a product that are worth measuring, the model's first; none where the source takes none.
+    /// The kernels of a product that are worth measuring, the model's first if it is of the schedule that is asked for; none where the source
+    /// takes none.
     fn alternatives(&self, product: usize, slots: Option<u64>) -> Vec<StackedChoice> {
         let request = &self.decision.requests[product];
         let of = Stacked { slots, ..self.decision.products[product] };
         let source = self.layer.executor().source();
         let all = source.alternatives_stacked(request, &of, self.key.tokens);
-        all.map_or_else(|_: Refusal| Vec::new(), |all| all.kernels)
+        let mut kernels = all.map_or_else(|_: Refusal| Vec::new(), |all| all.kernels);
+        kernels.retain(|kernel| self.is_asked(kernel));
+        kernels
     }
 
     /// Compiles pairs of kernels, and times those that have not been yet.
     fn measure(&mut self, mut pairs: Vec<[StackedChoice; 2]>) {
         let model = keys(&self.decision.choices);
-        if let Some(only) = self.only {
-            let of_schedule = |of: &StackedChoice| of.choice.key.schedule.name == only;
-            pairs.retain(|pair| keys(pair) == model || pair.iter().all(of_schedule));
-        }
         pairs.retain(|pair| self.seen.insert(keys(pair)));
         let mut kernels: Vec<KernelKey> = pairs.iter().flat_map(keys).collect();
         kernels.sort_by_key(ToString::to_string);
@@ -351,7 +377,7 @@ impl<E: Executor> Search<'_, E> {
         compiled(self.layer.executor(), &kernels);
         for pair in pairs {
             let own = keys(&pair);
-            let registers = [0, 1].map(|product| self.registers(&own[product]));
+            let registers = own.each_ref().map(|key| registers(self.layer.executor(), key));
             let spills = own.iter().zip(registers).filter_map(|(key, registers)| {
                 let registers = registers.filter(|registers| registers.spilled_bytes > 0)?;
                 Some((key.clone(), registers))
@@ -372,53 +398,40 @@ impl<E: Executor> Search<'_, E> {
         }
     }
 
-    /// What the device's compiler says of a kernel's registers; `None` if it says nothing, or the kernel cannot be loaded.
-    fn registers(&self, key: &KernelKey) -> Option<Registers> {
-        let executor = self.layer.executor();
-        executor.kernel(key).ok().and_then(|kernel| executor.registers(&kernel))
-    }
-
     /// Microseconds of a call of the layer with a pair of kernels.
     fn time(&self, pair: &[StackedChoice; 2]) -> Result<f64, ExpertError> {
         let (layer, tokens) = (self.layer, self.key.tokens);
         let launches = layer.launches(self.decision.with(pair.clone()), self.key, tokens)?;
         let products = layer.products(self.key.element)?;
         let chunk = Arc::new(layer.chunk(products, &launches.steps, self.key, tokens)?);
-        let tensors = self.inputs.iter().map(|inputs| {
-            ExpertTensors::on_inputs(layer.executor(), chunk.clone(), inputs.clone())
-        });
-        let tensors = tensors.collect::<Result<Vec<_>, _>>();
+        // Such a call would be cut into chunks of fewer tokens.
+        let fits = launches.most >= tokens && chunk.workspace().total() <= layer.most_workspace;
+        let Some(inputs) = self.inputs.first().filter(|_| fits) else {
+            return Err(ExpertsNotScheduled::Chunks(tokens).into());
+        };
+        // One workspace and one y for all calls, as engines have them.
+        let tensors = ExpertTensors::on_inputs(layer.executor(), chunk, inputs.clone());
         let mut tensors = tensors.map_err(ExpertError::product)?;
-        let mut call = |call: usize| layer.queue(&mut tensors[call], true);
+        let mut call = |call: usize| {
+            tensors.read(self.inputs[call].clone());
+            layer.queue(&mut tensors, true)
+        };
         self.clock.time(self.inputs.len(), &mut call).map_err(ExpertError::product)
     }
 
-    /// What was found: the fastest pairs once more, next to each other, since what was fast by chance is not twice.
+    /// What was found, after the fastest pairs were measured again.
     fn outcome(mut self, margin: f64) -> Result<TunedExperts, TuneError> {
-        self.timed.sort_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
         let model = keys(&self.decision.choices);
-        let mut finals = Vec::new();
-        for (at, first) in self.timed.iter().enumerate() {
-            if at < FINALISTS || first.keys() == model {
-                let again = self.time(&first.kernels)?;
-                let microseconds = again.max(first.microseconds);
-                finals.push(TimedExperts { microseconds, ..first.clone() });
-            }
-        }
-        let chosen = finals.iter().find(|timed| timed.keys() == model).cloned();
-        let best =
-            finals.into_iter().min_by(|one, other| one.microseconds.total_cmp(&other.microseconds));
-        let Self { mut timed, failed, spilled, decision, key, .. } = self;
-        let Some(best) = best else {
+        let is_model = |timed: &TimedExperts| keys(&timed.kernels) == model;
+        let timed = std::mem::take(&mut self.timed);
+        let ranked = ranked(timed, is_model, |of| self.time(&of.kernels))?;
+        let Self { failed, spilled, decision, key, .. } = self;
+        let Some(Ranked { model, best, others }) = ranked else {
             let count = failed.len() + spilled.len();
             let first = failed.into_iter().next().map(|(_, error)| Box::new(error.into()));
             return Err(TuneError::NothingRan { count, first });
         };
-        // A choice of the model that does not run is no choice.
-        let model = chosen.unwrap_or_else(|| best.clone());
-        timed.retain(|timed| timed.keys() != best.keys());
-        let (tokens, others) = (key.tokens, timed);
-        let products = decision.products;
+        let (tokens, products) = (key.tokens, decision.products);
         let tuned = TunedExperts { tokens, model, best, others, failed, spilled, products, margin };
         let products = decision.with(tuned.preferred().kernels.clone()).products;
         Ok(TunedExperts { products, ..tuned })
