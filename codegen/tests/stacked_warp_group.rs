@@ -90,6 +90,7 @@ fn products_are_right() {
         (5, ExpertProduct::Down, (24, 136), (5, Routing::Nowhere), (8, 2, 1, 3)),
         (0, ExpertProduct::GateUp, (40, 264), (65, Routing::Random), (48, 1, 1, 3)),
         (0, ExpertProduct::Down, (72, 136), (75, Routing::Random), (80, 1, 1, 2)),
+        (4, ExpertProduct::Down, (72, 136), (75, Routing::Random), (64, 3, 2, 2)),
         (0, ExpertProduct::GateUp, (40, 264), (40, Routing::Random), (24, 2, 1, 3)),
         (1, ExpertProduct::Down, (72, 136), (30, Routing::One), (24, 1, 2, 2)),
         (0, ExpertProduct::GateUp, (40, 136), (100, Routing::Random), (112, 1, 1, 2)),

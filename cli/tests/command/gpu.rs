@@ -180,7 +180,10 @@ fn tune_measures_schemes_or_models() {
         let ran = run(line);
         assert!(ran.code != Some(0) && ran.err.contains(said), "{line}: {}", ran.err);
     }
-    // Experts are measured as a layer, where there is a GPU; what has no description is left out, with the reason.
+    let floats = golden_file("moe_qwen3");
+    let ran = run(&format!("tune {}", floats.display()));
+    assert!(ran.err.contains("to measure; experts: its experts are not quantised"), "{}", ran.err);
+    // Experts are measured as a layer, where there is a GPU.
     let experts = golden_file("moe_ct_nvfp4");
     for line in [
         format!("tune {}", experts.display()),
