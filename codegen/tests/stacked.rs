@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::kernels::mutation::{gone, mutate};
 use crate::kernels::products::catalogue;
-use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
+use crate::kernels::stacked::{RandomStack, Routing, asked, scheme, stack};
 use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
 use quantloom_codegen::emit;
 use quantloom_codegen::ir::{
@@ -288,34 +288,7 @@ fn keys_of_products_of_experts_give_kernels() {
                 let routing = Routing::Random;
                 let layer =
                     RandomStack::draw(&scheme, sm, (40, 256), stack, (tokens, routing), 5).unwrap();
-                let Stack {
-                    product,
-                    experts,
-                    shards,
-                    top_k,
-                    gate,
-                    direct,
-                    weighted,
-                    combined,
-                    operand,
-                    ..
-                } = stack;
-                let [experts, shards, top_k] = [experts, shards, top_k].map(u64::from);
-                let stacked = Stacked {
-                    product,
-                    experts,
-                    chosen_from: experts,
-                    shards,
-                    top_k,
-                    slots,
-                    gate,
-                    output: F32,
-                    direct,
-                    weighted,
-                    combined,
-                    shared: None,
-                    operand,
-                };
+                let stacked = asked(stack, slots, F32);
                 let made = Jit.choose_stacked(&layer.request(), &stacked, tokens as u64).unwrap();
                 assert!(slots.is_none_or(|slots| slots == made.slots));
                 slots = Some(made.slots);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::jit::Tiles;
-use crate::kernels::stacked::{RandomStack, Routing, scheme, stack};
+use crate::kernels::stacked::{RandomStack, Routing, asked, scheme, stack};
 use crate::stacked::wrong;
 use crate::stacked_warp_group::check;
 use quantloom_codegen::emit::ptx;
@@ -16,7 +16,7 @@ use quantloom_codegen::schedule::{
     Case, Chosen, Measured, Problem, Stack, candidates_stacked, choose_stacked,
 };
 use quantloom_codegen::target::target;
-use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
+use quantloom_dsl::experts::{ExpertProduct, Gate};
 use quantloom_dsl::format::{BF16, F32};
 use quantloom_dsl::{Accuracy, Scheme};
 use quantloom_runtime::gpu::{
@@ -154,7 +154,7 @@ fn candidates_assemble() {
 }
 
 /// What is asked of the compiler for a layer of Qwen3's sizes.
-fn asked(scheme: &Scheme) -> (Request<'_>, Stacked) {
+fn of_layer(scheme: &Scheme) -> (Request<'_>, Stacked) {
     let request = Request {
         scheme,
         activation: &scheme.activations[0],
@@ -166,22 +166,8 @@ fn asked(scheme: &Scheme) -> (Request<'_>, Stacked) {
         scales_in_range: false,
         layout_of_range: false,
     };
-    let stacked = Stacked {
-        product: ExpertProduct::GateUp,
-        experts: 128,
-        chosen_from: 128,
-        shards: 2,
-        top_k: 8,
-        slots: None,
-        gate: Some(Gate::Silu),
-        output: BF16,
-        direct: false,
-        weighted: false,
-        combined: false,
-        shared: None,
-        operand: OperandOf::Row,
-    };
-    (request, stacked)
+    let stack = Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, 128, 8) };
+    (request, asked(stack, None, BF16))
 }
 
 /// Tiles that were measured on the device come before the model's: the first product's with its slots, the second's where those are
@@ -189,7 +175,7 @@ fn asked(scheme: &Scheme) -> (Request<'_>, Stacked) {
 #[test]
 fn tiles_of_the_device_come_first() {
     let scheme = scheme(INTEGERS);
-    let (request, stacked) = asked(&scheme);
+    let (request, stacked) = of_layer(&scheme);
     let table = Arc::new(Tiles::default());
     let jit = JitWithOverrides::default().with_tiles(table.clone());
     let plain = jit.choose_stacked(&request, &stacked, 64).unwrap();
@@ -250,7 +236,7 @@ fn tiles_of_the_device_come_first() {
     let without = Jit.keep_stacked(&of, &second, 64, fastest).unwrap_err().to_string();
     assert_eq!(without, "this source of kernels keeps no measurements");
     let exact = scheme.with_accuracy(Accuracy::Exact);
-    let (exact, _) = asked(&exact);
+    let (exact, _) = of_layer(&exact);
     let refused = jit.keep_stacked(&exact, &stacked, 64, &plain).unwrap_err().to_string();
     assert_eq!(refused, "the table of tiles has no lines of exact products");
 }
@@ -259,7 +245,7 @@ fn tiles_of_the_device_come_first() {
 #[test]
 fn wrong_lines_of_the_device_serve_nobody() {
     let scheme = scheme(INTEGERS);
-    let (request, stacked) = asked(&scheme);
+    let (request, stacked) = of_layer(&scheme);
     let table = Arc::new(Tiles::default());
     let jit = JitWithOverrides::default().with_tiles(table.clone());
     let kernels = jit.alternatives_stacked(&request, &stacked, 64).unwrap().kernels;

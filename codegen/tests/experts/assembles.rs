@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use quantloom_codegen::emit;
 use quantloom_codegen::ir::{Kernel, verify};
 use quantloom_codegen::jit::Jit;
+use quantloom_codegen::schedule::Stack;
 use quantloom_codegen::schedule::experts::{
     CombineProblem, GateProblem, RouteProblem, SortProblem, WeighProblem, activate, combine, route,
     sort, weigh,
@@ -13,13 +14,14 @@ use quantloom_codegen::target::{Target, target};
 use quantloom_dsl::experts::{ExpertLayer, ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::{BF16, F16, F32, Number};
 use quantloom_dsl::{Activation, parse};
-use quantloom_runtime::gpu::{ColumnOrder, ExpertRequest, Products as _, Request, Stacked};
+use quantloom_runtime::gpu::{ColumnOrder, ExpertRequest, Products as _, Request};
 use quantloom_runtime::source::KernelSource as _;
 use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
 
 use super::function::GATES;
 use crate::kernels::products::catalogue;
+use crate::kernels::stacked::{asked, stack};
 use quantloom_tests::sweep::Share;
 
 /// Kernels of layers of published sizes, and of ragged ones.
@@ -104,21 +106,8 @@ fn with_operands(target: &str) -> Vec<(String, String)> {
             scales_in_range: false,
             layout_of_range: false,
         };
-        let stacked = Stacked {
-            product: ExpertProduct::GateUp,
-            experts: 128,
-            chosen_from: 128,
-            shards: 2,
-            top_k: 8,
-            slots: None,
-            gate: Some(Gate::Silu),
-            output: BF16,
-            direct: false,
-            weighted: false,
-            combined: false,
-            shared: None,
-            operand: OperandOf::Row,
-        };
+        let of = Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, 128, 8) };
+        let stacked = asked(of, None, BF16);
         let Ok(made) = Jit.choose_stacked(&request, &stacked, 256) else { continue };
         let of_layer = ExpertRequest {
             layer: &layer,
@@ -177,21 +166,8 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             0 => (OperandOf::Expert, Some(Gate::Silu)),
             _ => (OperandOf::Matrix, None),
         };
-        let stacked = Stacked {
-            product: ExpertProduct::GateUp,
-            experts: 128,
-            chosen_from: 128,
-            shards: 2,
-            top_k: 4,
-            slots: None,
-            gate,
-            output: if gate.is_some() { own } else { F32 },
-            direct: false,
-            weighted: false,
-            combined: false,
-            shared: None,
-            operand,
-        };
+        let of = Stack { gate, operand, ..stack(ExpertProduct::GateUp, 128, 4) };
+        let stacked = asked(of, None, if gate.is_some() { own } else { F32 });
         let made = Jit.choose_stacked(&request, &stacked, 16).unwrap();
         let product = Some(&made.choice.key);
         let mut keys = Jit.operand_stacked(&request, &stacked, product, made.slots).unwrap();
@@ -227,21 +203,9 @@ fn tiles(target: &str, share: Share) -> Vec<(String, String)> {
                     scales_in_range: true,
                     layout_of_range: true,
                 };
-                let stacked = Stacked {
-                    product,
-                    experts: 8,
-                    chosen_from: 8,
-                    shards: if up { 2 } else { 1 },
-                    top_k: 2,
-                    slots: None,
-                    gate: up.then_some(Gate::Silu),
-                    output: if up { BF16 } else { F32 },
-                    direct: false,
-                    weighted: !up,
-                    combined: false,
-                    shared: None,
-                    operand: OperandOf::Row,
-                };
+                let (gate, weighted) = (up.then_some(Gate::Silu), !up);
+                let of = Stack { gate, weighted, ..stack(product, 8, 2) };
+                let stacked = asked(of, None, if up { BF16 } else { F32 });
                 let made = Jit.choose_stacked(&request, &stacked, 200);
                 let made = made.unwrap_or_else(|why| panic!("{}: {why}", scheme.name));
                 let text = Jit.text(&made.choice.key).unwrap();

@@ -12,7 +12,7 @@ use quantloom_dsl::format::{BF16, F32, FloatFormat, NUMBER_F32, Number, Overflow
 use quantloom_dsl::layout::Shape;
 use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Activation, Scheme, parse};
-use quantloom_runtime::gpu::{Products as _, Request};
+use quantloom_runtime::gpu::{Products as _, Request, Stacked};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::source::{BufferRole, Count, ParameterKind, ProblemSize};
 use quantloom_runtime::unpacked::Unpacked;
@@ -64,6 +64,27 @@ pub const fn stack(product: ExpertProduct, experts: u32, top_k: u32) -> Stack {
         combined: false,
         shared: None,
         operand: OperandOf::Row,
+    }
+}
+
+/// What the runtime asks for a stack, whose order has so many slots a token block if there is one, and whose y is of a type.
+pub fn asked(stack: Stack, slots: Option<u64>, output: FloatFormat) -> Stacked {
+    let Stack { product, experts, chosen_from, shards, top_k, gate, direct, .. } = stack;
+    let Stack { weighted, combined, shared, operand, .. } = stack;
+    Stacked {
+        product,
+        experts: experts.into(),
+        chosen_from: chosen_from.into(),
+        shards: shards.into(),
+        top_k: top_k.into(),
+        slots,
+        gate,
+        output,
+        direct,
+        weighted,
+        combined,
+        shared,
+        operand,
     }
 }
 

@@ -212,6 +212,13 @@ pub enum ChoiceSource {
     Override,
 }
 
+impl ChoiceSource {
+    /// Whether a measurement on this device may replace the choice: there was none, and nobody asked for another kernel.
+    pub(super) const fn may_be_tuned(self) -> bool {
+        matches!(self, Self::Model | Self::Measured)
+    }
+}
+
 impl fmt::Display for ChoiceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -16,7 +16,7 @@ use tracing::subscriber::NoSubscriber;
 
 use super::clock::Clock;
 use super::executor::{Executor, Registers};
-use super::products::{Alternatives, ChoiceSource, ChosenKernel};
+use super::products::{Alternatives, ChosenKernel};
 use super::weight::{GpuWeight, PreparedProduct};
 use crate::element::{OwnedValues, Values, bf16, f16};
 use crate::experts::ExpertError;
@@ -235,9 +235,7 @@ impl<E: Executor> GpuWeight<E> {
         chosen: ChosenKernel,
     ) -> ChosenKernel {
         let (source, request) = (self.executor.source(), self.request(product));
-        let unmeasured = |chosen: &ChosenKernel| {
-            matches!(chosen.by, ChoiceSource::Model | ChoiceSource::Measured)
-        };
+        let unmeasured = |chosen: &ChosenKernel| chosen.by.may_be_tuned();
         let asked = !product.not_tuned.load(Relaxed) && source.tunes_at_first_use(&request);
         if !unmeasured(&chosen) || !asked {
             return chosen;

@@ -23,7 +23,7 @@ use crate::float_mode::standard;
 use crate::gpu::clock::Clock;
 use crate::gpu::executor::{Executor, Registers};
 use crate::gpu::launch::bytes;
-use crate::gpu::products::{ChoiceSource, Request, Stacked, StackedChoice};
+use crate::gpu::products::{Request, Stacked, StackedChoice};
 use crate::gpu::tune::{
     Ranked, Sequence, Timed, TuneError, TuneOptions, compiled, is_ahead, one_at_a_time, random_x,
     ranked, registers,
@@ -125,9 +125,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         chosen: &[StackedChoice; 2],
     ) -> bool {
         let source = self.executor.source();
-        let unmeasured = |[first, _]: &[StackedChoice; 2]| {
-            matches!(first.choice.by, ChoiceSource::Model | ChoiceSource::Measured)
-        };
+        let unmeasured = |[first, _]: &[StackedChoice; 2]| first.choice.by.may_be_tuned();
         let asked = || {
             let mut stacks = products.stacks.iter();
             stacks.all(|of| source.tunes_at_first_use(&of.request(self.executor.target())))
