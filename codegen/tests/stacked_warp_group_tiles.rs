@@ -134,6 +134,7 @@ fn few_slots_have_many_warp_groups() {
         (16, (768, 2048), 4),
         (16, (2880, 2880), 3),
         (48, (2880, 2880), 3),
+        (64, (2880, 2880), 3),
         (80, (768, 2048), 2),
         (128, (2880, 2880), 2),
     ] {
@@ -147,6 +148,24 @@ fn few_slots_have_many_warp_groups() {
             Chosen::WarpGroup(tile) => assert_eq!(tile.groups, groups, "{slots} slots, {n} x {k}"),
             other => panic!("{slots} slots, {n} x {k}: {}", other.name()),
         }
+    }
+}
+
+/// Three warp groups have registers for sums of 64 slots beside y in f32 with fewer fragments at once: four of them spilled.
+#[test]
+fn three_warp_groups_have_registers_for_y_in_f32() {
+    let scheme = scheme((
+        "m",
+        "weight: e2m1, scale: e8m0 per 1x32, pack: u32 [k:8 | k, n], activation: bf16",
+    ));
+    let dense =
+        Problem::new(&scheme, &scheme.activations[0], target("sm_90a").unwrap(), (2880, 2880));
+    let stacked = dense.unwrap().stacked(stack(ExpertProduct::Down, 128, 4)).unwrap();
+    for (output, is_held) in [(NUMBER_BF16, true), (NUMBER_F32, false)] {
+        let problem = stacked.clone().giving(output).unwrap();
+        let tile = WarpGroupTile { tokens: 64, groups: 3, row_tiles: 2, stages: 4, ..WARP_GROUP };
+        let fits = |batch| WarpGroupTile { batch, ..tile }.fits(&problem);
+        assert!(fits(2) && fits(4) == is_held, "{output}");
     }
 }
 
@@ -196,6 +215,8 @@ fn tiles_that_memory_bounds_are_small() {
 fn bytes_as_they_are_stored_have_many_slots() {
     let (integers, floats) = (BYTES[1], BYTES[2]);
     for (text, tokens, layer, expected) in [
+        (floats, 32, MIXTRAL, 32),
+        (floats, 48, MIXTRAL, 32),
         (floats, 64, MIXTRAL, 32),
         (floats, 256, MIXTRAL, 80),
         (floats, 512, MIXTRAL, 144),
@@ -209,6 +230,10 @@ fn bytes_as_they_are_stored_have_many_slots() {
             let Chosen::WarpGroup(tile) = chosen else { panic!("{text:?}: {}", chosen.name()) };
             assert_eq!(tile.tokens, expected, "{text:?}: {tokens} tokens, {layer:?}");
         }
+    }
+    // With fewer than 8 rows an expert 32 slots are not worth it.
+    for chosen in chosen(&scheme(floats), false, QWEN, 96) {
+        assert_eq!((chosen.name(), chosen.schedule().block_tokens()), ("skinny", 8));
     }
 }
 
