@@ -506,27 +506,33 @@ fn multiply<const L: usize>(
 ) -> Vec<Row<L>> {
     let [_, n, k] = op.shape.map(|extent| extent as usize);
     let mut d = vec![[0u32; L]; lane_maps.d.len() / L];
-    let fp8 = matches!(op.a, Element::E4m3 | Element::E4m3Fnuz | Element::E5m2)
+    let truncates = truncate_fp8
+        && matches!(op.a, Element::E4m3 | Element::E4m3Fnuz | Element::E5m2)
         && op.d == Element::F32
         && op.scaling.is_none();
     let mut sums = vec![0f64; n];
+    let mut products = vec![0f64; k];
     for row in 0..lane_maps.rows {
         let a = &a[row * k..(row + 1) * k];
         let positions = &lane_maps.d[row * n..(row + 1) * n];
-        sums.fill(0.0);
-        for (&a, b) in a.iter().zip(b.chunks_exact(n)) {
-            for (sum, b) in sums.iter_mut().zip(b) {
-                *sum += a * b;
+        if !truncates {
+            sums.fill(0.0);
+            for (&a, b) in a.iter().zip(b.chunks_exact(n)) {
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum += a * b;
+                }
             }
         }
-        for (column, (position, &sum)) in positions.iter().zip(&sums).enumerate() {
+        for (column, position) in positions.iter().enumerate() {
             let (register, lane) = (usize::from(position.register), usize::from(position.lane));
             let addend = c.map(|c| c[register][lane]);
-            d[register][lane] = if fp8 && truncate_fp8 {
-                let products = a.iter().zip(b.chunks_exact(n)).map(|(a, b)| a * b[column]);
-                summed(products, addend, op.d, true)
+            d[register][lane] = if truncates {
+                for (at, product) in products.iter_mut().enumerate() {
+                    *product = a[at] * b[at * n + column];
+                }
+                summed(&products, addend, op.d, true)
             } else {
-                rounded(sum, addend, op.d)
+                rounded(sums[column], addend, op.d)
             };
         }
     }
@@ -534,15 +540,10 @@ fn multiply<const L: usize>(
 }
 
 /// The bits of a sum of products and an addend, of the type of D; truncated as FP8 may be.
-pub(super) fn summed(
-    products: impl Iterator<Item = f64> + Clone,
-    addend: Option<u32>,
-    d: Element,
-    truncate: bool,
-) -> u32 {
+pub(super) fn summed(products: &[f64], addend: Option<u32>, d: Element, truncate: bool) -> u32 {
     match truncate {
         true => truncated(products, addend.map_or(0.0, |c| f64::from(f32::from_bits(c)))).to_bits(),
-        false => rounded(products.sum(), addend, d),
+        false => rounded(products.iter().sum(), addend, d),
     }
 }
 
@@ -561,19 +562,28 @@ fn rounded(sum: f64, addend: Option<u32>, d: Element) -> u32 {
 /// A sum as Hopper and Ada may compute it for FP8: every term truncated to 13 bits below the
 /// largest term's exponent, the sum truncated to 13 bits below its own exponent (DeepSeek-V3
 /// technical report, 3.3.2: "about 14 bits").
-fn truncated(products: impl Iterator<Item = f64> + Clone, c: f64) -> f32 {
-    const FRACTION: i32 = 13;
-    let exponent = |x: f64| ((x.to_bits() >> 52 & 0x7ff) as i32) - 1023;
-    let terms = products.chain([c]);
-    if !terms.clone().all(f64::is_finite) {
-        return terms.sum::<f64>() as f32;
-    }
-    let cut = |x: f64, top: i32| {
-        let unit = 2f64.powi(top - FRACTION);
-        (x / unit).trunc() * unit
+fn truncated(products: &[f64], c: f64) -> f32 {
+    const FRACTION: u32 = 13;
+    // With its bias: that of 0 is the smallest one, and that of infinities and NaN is `NOT_FINITE`. No other term is
+    // subnormal in f64.
+    const NOT_FINITE: u32 = 0x7ff;
+    let exponent = |x: f64| (x.to_bits() >> 52) as u32 & NOT_FINITE;
+    let cut = |x: f64, top: u32| {
+        let low_bits = f64::MANTISSA_DIGITS - 1 - FRACTION + (top - exponent(x));
+        let kept = if low_bits < f64::MANTISSA_DIGITS { u64::MAX << low_bits } else { 0 };
+        f64::from_bits(x.to_bits() & kept)
     };
-    let Some(top) = terms.clone().filter(|&x| x != 0.0).map(exponent).max() else { return 0.0 };
-    let sum: f64 = terms.map(|term| cut(term, top)).sum();
+    let mut top = exponent(c);
+    for &product in products {
+        top = top.max(exponent(product));
+    }
+    if top == NOT_FINITE {
+        return (products.iter().sum::<f64>() + c) as f32;
+    }
+    let mut sum = cut(c, top);
+    for &product in products {
+        sum += cut(product, top);
+    }
     if sum == 0.0 { 0.0 } else { cut(sum, exponent(sum)) as f32 }
 }
 

@@ -97,16 +97,20 @@ fn finish(
                 scale(tmem, (&mut b, k), scaling, of_b, engine)?;
             }
             let k = k as usize;
+            let mut products = vec![0f64; k];
             for row in 0..TMEM_LANES {
                 let range = (cell(row, of.d.start), 4 * of.n);
                 let old = of.adds.then(|| tmem.words(range));
                 let a = &a[row as usize * k..][..k];
                 let sums = (0..of.n as usize).map(|column| {
-                    let products = a.iter().zip(&b[column * k..][..k]).map(|(a, b)| a * b);
+                    let b = &b[column * k..][..k];
+                    for (product, (a, b)) in products.iter_mut().zip(a.iter().zip(b)) {
+                        *product = a * b;
+                    }
                     let addend = old.as_ref().map(|old| old[column]);
                     let fp8 = op.a == Element::E4m3;
                     let cut = truncate && fp8 && op.scaling.is_none();
-                    summed(products, addend, op.d, cut)
+                    summed(&products, addend, op.d, cut)
                 });
                 let bytes: Vec<u8> = sums.flat_map(u32::to_le_bytes).collect();
                 tmem.cells.land(range.0, &bytes, record, 0);
