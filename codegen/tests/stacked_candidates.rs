@@ -85,7 +85,7 @@ fn slots_are_compared_first_then_tiles() {
 /// Kernels that are measured are right, whatever is chosen of them: of sorted pairs, and of pairs as they are. (FP8 in blocks, whose x warp groups read in another form, is multiplied by whole layers.)
 #[test]
 fn candidates_are_right() {
-    let share = Share::new(48, 96);
+    let share = Share::new(72, 96);
     let of = |sm| move |product| (sm, product);
     let products = [ExpertProduct::GateUp, ExpertProduct::Down];
     let cases = products.map(of("sm_80")).into_iter().chain(products.map(of("sm_90a")));
