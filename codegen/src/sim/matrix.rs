@@ -629,6 +629,12 @@ mod tests {
         assert_eq!(first(name, &terms, 0.0, true), 256.0);
         // 13 bits below is kept.
         assert_eq!(first(name, &[256.0, 2f64.powi(-5)], 0.0, true), 256.0 + 2f32.powi(-5));
+        // Lost terms are lost whole, however many there are.
+        for lost in [2f64.powi(-6), 2f64.powi(-9)] {
+            let mut many = [lost; 32];
+            many[0] = 256.0;
+            assert_eq!(first(name, &many, 0.0, true), 256.0);
+        }
         // C is truncated like a term.
         assert_eq!(first(name, &[1.0], 65536.0, true), 65536.0);
         assert_eq!(first(name, &[1.0], -8192.0, true), -8191.0);
