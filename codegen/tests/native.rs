@@ -648,7 +648,8 @@ fn the_next_product_takes_over() {
     for (weight, x, product) in [
         ("i4", grouped, "dot_u8s8"),
         ("e2m1", grouped, "dot_u8s8"),
-        ("i4", asymmetric, "fma_f32"),
+        ("i4", asymmetric, "dot_u8s8"),
+        ("e2m1", "u8 { scale: f32 per 1x32 }", "dot_u8s8"),
         ("e2m3", grouped, "fma_f32"),
     ] {
         let grouped = plan_of(&scheme(weight, x), "x86").unwrap();

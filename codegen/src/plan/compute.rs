@@ -374,8 +374,7 @@ fn one_scale(activation: &Activation) -> bool {
 
 /// Whether integer products on CPUs have segments in which both sides have one scale: whole half
 /// chunks. Groups of w are padded to chunks, of more than a quarter to half a chunk; then, or with an
-/// index, its columns are in another order than groups of x. A zero point of a group of x would need a
-/// sum of each group of w.
+/// index, its columns are in another order than groups of x.
 fn lanes_have_segments(scheme: &Scheme, activation: &Activation) -> bool {
     let half = LANES_CHUNK / 2;
     let none = Activation::Float(Number::Float(F32));
@@ -386,7 +385,7 @@ fn lanes_have_segments(scheme: &Scheme, activation: &Activation) -> bool {
     let in_order = scheme.index.is_none()
         && of_weight.is_none_or(|columns| columns == half || columns.is_multiple_of(LANES_CHUNK));
     let common = segment(scheme, activation).unwrap_or(half);
-    in_order && !asymmetric(activation) && common.is_multiple_of(half)
+    in_order && common.is_multiple_of(half)
 }
 
 /// Whether the product's operand types represent the scheme's codes.
@@ -408,12 +407,14 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction)
     };
     // Scales apply to sums of codes; integer sums are exact only if both sides are integers.
     match (product.activation, x.code) {
-        (OperandType::I8, Number::Int(bits)) => {
+        (OperandType::I8, Number::Int(bits) | Number::Uint(bits)) => {
+            // CPUs subtract half of their range from codes of u8, and add that to the zero point.
+            let lanes = product.weight == OperandType::U8;
             let weight = match scheme.weight.code {
                 Code::Number(Number::Uint(_) | Number::Int(_)) => true,
-                _ => product.weight == OperandType::U8 && table_integers(scheme),
+                _ => lanes && table_integers(scheme),
             };
-            bits <= 8 && weight
+            bits <= 8 && weight && (lanes || matches!(x.code, Number::Int(_)))
         }
         (OperandType::I4, Number::Int(bits)) => {
             bits <= 4

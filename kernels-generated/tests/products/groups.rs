@@ -1,5 +1,5 @@
-//! Integer products whose x has a scale for each group of columns, on every instruction set of this
-//! machine, against the f64 reference.
+//! Integer products whose x has a scale, and maybe a zero point, for each group of columns, on every instruction set of
+//! this machine, against the f64 reference.
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::format::F32;
@@ -22,7 +22,7 @@ const SHAPES: [(u64, u64); 5] = [(24, 384), (70, 1152), (32, 64), (33, 200), (5,
 const TOKENS: [usize; 9] = [1, 2, 3, 5, 8, 9, 14, 17, 35];
 
 /// Weights with their groups, and the activation.
-const SCHEMES: [(&str, &str); 22] = [
+const SCHEMES: [(&str, &str); 31] = [
     ("u4 - 8, scale: f16 per 1x32", "i8 { scale: f32 per 1x32 }"),
     ("u4 - 8, scale: bf16 per 1x32", "i8 { scale: f16 per 1x16 }"),
     ("u4 - 8, scale: bf16 per 1x32", "i8 { scale: f32 per 1x128 }"),
@@ -50,6 +50,16 @@ const SCHEMES: [(&str, &str); 22] = [
     ("codebook(-1, -0.25, 0.125, 15), scale: f32 per 1x64", "i8 { scale: f32 per 1x64 }"),
     ("codebook(-1, 1), scale: f32 per channel", "i8 { scale: f32 per token }"),
     ("codebook(0, 3, 7, -1, 2, 5, 100, -128), scale: f16 per 1x64", "i8 { scale: f32 per 1x128 }"),
+    // Zero points: of groups as long as w's, longer, shorter, that end elsewhere; of 8 bits without a sign.
+    ("u4 - 8, scale: f16 per 1x32", "i8 { zero: i8, scale: f32 per 1x32 }"),
+    ("u4, zero: u4 [g, n], scale: f16 per 1x64", "i8 { zero: i8, scale: f32 per 1x128 }"),
+    ("i8, scale: f32 per channel", "i8 { zero: i8, scale: f32 per 1x16, scale: f32 per token }"),
+    ("u4 - 8, scale: bf16 per 1x64", "u8 { zero: u8, scale: f32 per 1x48 }"),
+    ("e2m1, scale: e8m0 per 1x32", "u8 { zero: u8, scale: f16 per 1x32 }"),
+    ("i5, scale: bf16 per 16x64", "u7 { zero: u7, scale: f32 per 4x48 }"),
+    ("i8, scale: f32 per channel", "u8 { scale: f32 per token }"),
+    ("u4 - 8, scale: f16 per 1x128", "u8 { zero: u8, scale: f32 per tensor static }"),
+    ("u4 - 8, scale: f16 per 1x32, index: i32", "u8 { zero: u8, scale: f32 per token }"),
 ];
 
 fn scheme(weight: &str, x: &str) -> Scheme {
@@ -185,7 +195,6 @@ fn amx_and_avx512_agree_on_groups_of_x() {
 #[test]
 fn what_integers_do_not_multiply_is_explained() {
     for (weight, x, why) in [
-        ("i8, scale: f32 per channel", "i8 { zero: i8, scale: f32 per 1x32 }", "zero point a row"),
         ("i8, scale: f32 per channel", "i8 { scale: f32 per 1x24 }", "over 16 columns"),
         ("u4 - 8, scale: f16 per 1x24", "i8 { scale: f32 per 1x24 }", "without padding"),
         ("u4 - 8, scale: f16 per 1x32, index: i32", "i8 { scale: f32 per 1x32 }", "in their order"),

@@ -3,13 +3,14 @@
 //! In: rows of x ([`InputRows`]). Out: [`Tokens`]. Threads share the tiles; each thread has a buffer for
 //! one row.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantloom_dsl::reference::{StaticInput, quantise_activation};
 use quantloom_dsl::{Quantiser, Scheme};
 
 use super::blocking::{Blocking, Instruction};
-use super::groups::HALF_CHUNK;
+use super::groups::{HALF_CHUNK, IntegerInput};
 use super::isa::{Isa, Vectorised, enter};
 use super::native::{Bf16Operand, NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
@@ -37,12 +38,14 @@ pub(super) struct ActivationInput<'a> {
     pub(super) columns: Columns<'a>,
     /// The integer of a weight is its unsigned stored code minus this.
     pub(super) offset: i32,
+    /// The integers of x, if the product is one of integers.
+    pub(super) integers: IntegerInput,
 }
 
-/// Bytes that a thread needs for a row: in the caller's order, and in native order; and its scales.
+/// Bytes that a thread needs for a row: in the caller's order, and in native order; its scales and zero points.
 pub(super) fn row_bytes(weight: &NativeWeight) -> usize {
     let scales = bytes_of::<f32>(weight.columns().div_ceil(HALF_CHUNK));
-    2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns())) + scales
+    2 * (bytes_of::<f32>(weight.columns()) + bytes_of::<i8>(weight.columns()) + scales)
 }
 
 /// Bytes of [`PackedTokens`], including the buffers of rows; [`usize::MAX`] if there are more.
@@ -59,7 +62,7 @@ pub(super) fn bytes(blocking: &Blocking, weight: &NativeWeight, threads: usize) 
             bytes_of::<i32>(segments),
             bytes_of::<f32>(segments),
             bytes_of::<f32>(tokens.saturating_mul(blocking.x_scales())),
-            bytes_of::<f32>(tokens),
+            bytes_of::<f32>(tokens.saturating_mul(blocking.zero_points)),
         ],
         (_, Path::Fma) => &[bytes_of::<f32>(elements), bytes_of::<f32>(segments)],
     };
@@ -115,7 +118,7 @@ impl<'a> PackedTokens<'a> {
                 starts: cut.take(segments),
                 sums: cut.take(segments),
                 scales: cut.take(tokens * blocking.x_scales()),
-                zeros: cut.take(tokens),
+                zeros: cut.take(tokens * blocking.zero_points),
             },
             (_, Path::Fma) => {
                 Self::Values { x: cut.take(tokens * columns), sums: cut.take(segments) }
@@ -142,7 +145,7 @@ impl<'a> PackedTokens<'a> {
                 starts: cut.take(segments),
                 sums: cut.take(segments),
                 scales: cut.take(tokens * blocking.x_scales()),
-                zeros: cut.take(tokens),
+                zeros: cut.take(tokens * blocking.zero_points),
             },
             (_, Path::Fma) => {
                 Tokens::Values { x: cut.take(tokens * columns), sums: cut.take(segments) }
@@ -199,7 +202,7 @@ impl<'a> PackedTokens<'a> {
                         .zip(starts.chunks_mut(share * segments))
                         .zip(sums.chunks_mut(share * segments))
                         .zip(scales.chunks_mut(share * blocking.x_scales()))
-                        .zip(zeros.chunks_mut(share))
+                        .zip(parts(zeros, share * blocking.zero_points))
                         .zip(rows.chunks_mut(each.max(1)))
                         .enumerate();
                     let work = |(at, (((((x, starts), sums), scales), zeros), rows))| {
@@ -348,25 +351,18 @@ impl<'a> RowSource<'a> {
         }
     }
 
-    /// The codes of a row; returns its zero point. `scales` has one scale for each `columns` columns,
-    /// which share it: one of a row, or one of each segment.
+    /// The codes, scales and zero points of a row.
     #[inline(always)]
-    fn codes(
-        &self,
-        token: usize,
-        row: &mut [f32],
-        codes: &mut [f32],
-        scales: &mut [f32],
-        columns: usize,
-    ) -> f32 {
-        scales.fill(0.0);
+    fn codes(&self, token: usize, row: &mut [f32], out: &mut CodesOfRow<'_>) {
         if !self.widen(token, row) {
-            codes.fill(0.0);
-            return 0.0;
+            return out.clear();
         }
+        let CodesOfRow { codes, scales, zeros } = out;
+        // Those of columns beyond the last one.
+        scales.values.fill(0.0);
+        zeros.values.fill(0.0);
         match &self.conversion {
             RowConversion::Quantised(fast, all) => {
-                let mut zero = 0.0;
                 let group = fast.columns(self.k);
                 for first in (0..self.k).step_by(group) {
                     let range = first..(first + group).min(self.k);
@@ -375,26 +371,19 @@ impl<'a> RowSource<'a> {
                         continue;
                     };
                     fast.codes(&row[range.clone()], parameters, &mut codes[range.clone()]);
-                    scales[first / columns..range.end.div_ceil(columns)].fill(parameters.scale);
-                    zero = parameters.zero;
+                    scales.fill(range.clone(), parameters.scale);
+                    zeros.fill(range, parameters.zero);
                 }
-                zero
             }
             RowConversion::Reference(all) => {
                 let own = token * self.k..(token + 1) * self.k;
                 for (code, exact) in codes.iter_mut().zip(&all.codes[own.clone()]) {
                     *code = *exact as f32;
                 }
-                for (scale, exact) in scales.iter_mut().zip(all.scales[own].iter().step_by(columns))
-                {
-                    *scale = *exact as f32;
-                }
-                all.zeros.get(token * self.k).map_or(0.0, |zero| *zero as f32)
+                scales.set(&all.scales[own.clone()]);
+                zeros.set(&all.zeros[own]);
             }
-            RowConversion::Given => {
-                scales.fill(1.0);
-                0.0
-            }
+            RowConversion::Given => scales.values.fill(1.0),
         }
     }
 
@@ -427,6 +416,54 @@ impl<'a> RowSource<'a> {
             }
         }
     }
+}
+
+/// The codes of a row, and the numbers that its groups of columns share.
+struct CodesOfRow<'a> {
+    codes: &'a mut [f32],
+    /// One of a row, or one of each segment.
+    scales: Shared<'a>,
+    /// One of each group of x, or none.
+    zeros: Shared<'a>,
+}
+
+impl CodesOfRow<'_> {
+    /// A row of zeros.
+    fn clear(&mut self) {
+        self.codes.fill(0.0);
+        self.scales.values.fill(0.0);
+        self.zeros.values.fill(0.0);
+    }
+}
+
+/// Numbers, each of which some columns share.
+struct Shared<'a> {
+    values: &'a mut [f32],
+    /// Columns that share one.
+    columns: usize,
+}
+
+impl Shared<'_> {
+    /// Sets those of a range of columns that is a whole group.
+    fn fill(&mut self, range: Range<usize>, value: f32) {
+        if !self.values.is_empty() {
+            self.values[range.start / self.columns..range.end.div_ceil(self.columns)].fill(value);
+        }
+    }
+
+    /// Sets all, from one of each column.
+    fn set(&mut self, exact: &[f64]) {
+        for (value, exact) in self.values.iter_mut().zip(exact.iter().step_by(self.columns)) {
+            *value = *exact as f32;
+        }
+    }
+}
+
+/// Parts of `each` elements, one after another, the last one with what is left; empty ones for ever after, or from the
+/// first on if `each` is 0.
+fn parts<T>(mut rest: &mut [T], each: usize) -> impl Iterator<Item = &mut [T]> {
+    let part = move || rest.split_off_mut(..each.min(rest.len())).unwrap_or_default();
+    std::iter::repeat_with(part)
 }
 
 /// All tokens as the reference reads them, [M, K]. Allocates: only quantisers that
@@ -484,10 +521,15 @@ impl Vectorised for PackCodes<'_, '_> {
         let (row, codes): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(k));
         let (bytes, ordered): (&mut [i8], &mut [i8]) = (cut.take(k), cut.take(native));
         let (segments, grouped) = (blocking.segments, blocking.grouped_x);
-        // Columns that share a scale of x. Those of a segment are adjacent in x, too.
+        let IntegerInput { group, centre, .. } = input.integers;
+        // The columns of a segment are adjacent in x, too.
         let columns = if grouped { blocking.segment } else { k.max(1) };
-        let scales: &mut [f32] = cut.take(blocking.x_scales());
-        let tokens = out.zeros.len();
+        let scales = Shared { values: cut.take(blocking.x_scales()), columns };
+        let zero_points = blocking.zero_points;
+        let zeros = Shared { values: cut.take(zero_points), columns: group.unwrap_or(k.max(1)) };
+        let mut of_row = CodesOfRow { codes, scales, zeros };
+        let centre = f32::from(centre);
+        let tokens = out.x.len() / (native / 4);
         let mine =
             blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
         for tile in mine {
@@ -495,18 +537,22 @@ impl Vectorised for PackCodes<'_, '_> {
             let x = &mut out.x[begin * native / 4..][..tile.size * native / 4];
             for m in 0..tile.size {
                 let token = tile.first + m;
-                let mut zero = 0.0;
                 if token < blocking.tokens {
-                    zero = source.codes(token, row, codes, scales, columns);
+                    source.codes(token, row, &mut of_row);
                 } else {
-                    codes.fill(0.0);
-                    scales.fill(0.0);
+                    of_row.clear();
                 }
-                for (byte, code) in bytes.iter_mut().zip(codes.iter()) {
-                    *byte = low_byte(*code);
+                for (byte, code) in bytes.iter_mut().zip(of_row.codes.iter()) {
+                    *byte = low_byte(*code - centre);
                 }
                 input.columns.gather(bytes, 0, ordered);
-                out.zeros[begin + m] = zero;
+                for (group, zero) in of_row.zeros.values.iter().enumerate() {
+                    // Groups that share a scale with others have those of segments, and begin with one.
+                    let segment = group * of_row.zeros.columns / blocking.segment;
+                    let scale = if grouped { of_row.scales.values[segment] } else { 1.0 };
+                    let at = begin * zero_points + group * tile.size + m;
+                    out.zeros[at] = (*zero - centre) * scale;
+                }
                 place_codes(ordered, m, tile.size, blocking.together, x);
                 let of_segment = |segment: usize| begin * segments + segment * tile.size + m;
                 for (segment, sum) in segment_sums_i32(ordered, blocking.segment).enumerate() {
@@ -515,10 +561,10 @@ impl Vectorised for PackCodes<'_, '_> {
                     out.sums[at] = sum as f32;
                 }
                 if !grouped {
-                    out.scales[begin + m] = scales[0];
+                    out.scales[begin + m] = of_row.scales.values[0];
                     continue;
                 }
-                for (segment, scale) in scales.iter().enumerate() {
+                for (segment, scale) in of_row.scales.values.iter().enumerate() {
                     let at = of_segment(segment);
                     out.scales[at] = *scale;
                     out.sums[at] *= *scale;

@@ -74,6 +74,8 @@ pub struct Blocking {
     pub segments: usize,
     /// Whether x has a scale for each segment, instead of one a token.
     pub grouped_x: bool,
+    /// Zero points of x of a token: one for each group of x, or none.
+    pub zero_points: usize,
     /// Columns of a decoded block, a multiple of the segment.
     pub block: usize,
 }
@@ -100,7 +102,7 @@ impl Blocking {
             Path::Fma => (FMA_SEGMENT, tiling.fma_tokens, tiling.fma_panels, FMA_BLOCK),
         };
         let of_weight = weight.grouped().then(|| weight.group());
-        let segment = match common_columns(of_weight, weight.x_group()) {
+        let segment = match common_columns(of_weight, weight.input().group) {
             Some(columns) => segment(columns, most, path),
             None => weight.group().min(most),
         };
@@ -155,7 +157,8 @@ impl Blocking {
             },
             segment,
             segments: weight.columns().div_ceil(segment),
-            grouped_x: weight.x_group().is_some(),
+            grouped_x: weight.input().group.is_some(),
+            zero_points: weight.zero_points(),
             block: (block / segment).max(1) * segment,
         }
     }

@@ -156,9 +156,7 @@ impl Vectorised for Epilogue<'_, '_> {
                         if let Some(add) = groups.add {
                             sum = product.add_groups(add, x_sums, tile, m, sum);
                         }
-                        if let Some(zero) = zeros.get(token) {
-                            sum = V::load_f32(rows.sums).fma_f32(V::splat((-zero).to_bits()), sum);
-                        }
+                        sum = subtract_zero_points(rows.sums, zeros, tile, m, sum);
                         if !product.blocking.grouped_x {
                             factor = factor.mul_f32(V::splat(scales[token].to_bits()));
                         }
@@ -174,6 +172,22 @@ impl Vectorised for Epilogue<'_, '_> {
             }
         }
     }
+}
+
+/// `sum - zero[g] * sum of w over g`, for one token and the groups of x.
+#[inline(always)]
+fn subtract_zero_points<V: Vector>(
+    sums: &[[f32; 16]],
+    zeros: &[f32],
+    tile: Tile,
+    m: usize,
+    mut sum: V,
+) -> V {
+    for (at, of_group) in sums.iter().enumerate() {
+        let zero = zeros[tile.first * sums.len() + at * tile.size + m];
+        sum = V::load_f32(of_group).fma_f32(V::splat((-zero).to_bits()), sum);
+    }
+    sum
 }
 
 impl CpuProduct<'_> {

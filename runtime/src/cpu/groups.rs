@@ -1,8 +1,9 @@
 //! Groups along K: their columns in the native layout, and the segments of integer products.
 //!
 //! In: a scheme's groups of w and of x. Out: the columns of a native group, the order of columns, the
-//! columns that have one scale on both sides.
+//! columns that have one scale on both sides, what integer products read of x beside codes.
 
+use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::{Quantiser, Scheme};
 
@@ -13,6 +14,30 @@ use crate::unpacked::Unpacked;
 
 /// The shortest segment of integer products.
 pub(super) const HALF_CHUNK: usize = CHUNK / 2;
+
+/// The integers of x, as integer products read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IntegerInput {
+    /// Columns that share a scale and a zero point; `None` if those of a row do.
+    pub group: Option<usize>,
+    /// Whether there are zero points.
+    pub zero_points: bool,
+    /// Codes and zero points are less by this, so that codes are signed bytes.
+    pub centre: u8,
+}
+
+impl IntegerInput {
+    /// Those of a quantiser; `None` if its codes are no integers of at most 8 bits.
+    pub fn of(quantiser: &Quantiser, shape: Shape) -> Option<Self> {
+        let centre = match quantiser.code {
+            Number::Int(1..=8) | Number::Uint(1..=7) => 0,
+            Number::Uint(8) => 1 << 7,
+            _ => return None,
+        };
+        let zero_points = quantiser.zero.is_some() || centre != 0;
+        Some(Self { group: activation_columns(quantiser, shape), zero_points, centre })
+    }
+}
 
 /// The permutation of the columns of one expert.
 pub(super) struct ExpertColumns {
@@ -87,7 +112,7 @@ pub(super) fn permutes(scheme: &Scheme, shape: Shape) -> bool {
 
 /// The greatest common divisor of the groups of x along k; `None` if a scale of x is one of a whole
 /// row.
-pub(super) fn activation_columns(quantiser: &Quantiser, shape: Shape) -> Option<usize> {
+fn activation_columns(quantiser: &Quantiser, shape: Shape) -> Option<usize> {
     let columns = quantiser.scales.iter().filter_map(|scale| match scale.group.cols {
         GroupSize::Each(columns) if u64::from(columns) < shape.k => Some(u64::from(columns)),
         _ => None,

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use super::bf16_row::{Bf16Table, MOST_BITS};
 use super::decoder::{StoredCode, planes, stored_code};
-use super::groups::{ExpertColumns, arrange};
+use super::groups::{ExpertColumns, IntegerInput, arrange};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
 use super::prefetch::Jump;
 use super::split_bf16::{self, PartCounter};
@@ -84,8 +84,8 @@ pub struct NativeWeight {
     /// [expert][panel].
     factor: Vec<[f32; PANEL]>,
     bias: Option<Vec<[f32; PANEL]>>,
-    /// [expert][panel]: sum of w / factor over k.
-    row_sums: Vec<[f32; PANEL]>,
+    /// [expert][panel][group of x]: sum of w / factor over the group, if x has zero points.
+    group_sums: Vec<[f32; PANEL]>,
     /// [expert]: column of each native column.
     order: Option<Vec<Vec<u32>>>,
     /// The integer of a code is the unsigned stored code minus this.
@@ -97,20 +97,20 @@ pub struct NativeWeight {
     bf16_operand: Option<Bf16Operand>,
     /// The bf16 numbers of its codes, if they are so narrow.
     bf16_table: Option<Box<Bf16Table>>,
-    /// Columns of a group of x.
-    x_group: Option<usize>,
+    /// The integers of x, in integer products.
+    input: IntegerInput,
     /// The unsigned integers of codes that are none themselves, in integer products.
     table: Option<TableIntegers>,
 }
 
 impl NativeWeight {
-    /// Packs a layer for a path, with codes `bits` wide. For integer products, x has a scale for each
-    /// `x_group` columns, or one a row. The device multiplies bf16 numbers by dot products if `bf16_dot`.
+    /// Packs a layer for a path, with codes `bits` wide. Integer products multiply the integers `input`. The device
+    /// multiplies bf16 numbers by dot products if `bf16_dot`.
     pub fn new(
         weight: &Unpacked,
         path: Path,
         bits: usize,
-        x_group: Option<usize>,
+        input: IntegerInput,
         bf16_dot: bool,
     ) -> Self {
         let scheme = weight.scheme();
@@ -147,13 +147,13 @@ impl NativeWeight {
             add: None,
             factor: Vec::new(),
             bias: None,
-            row_sums: Vec::new(),
+            group_sums: Vec::new(),
             order: None,
             offset: stored.offset + scheme.weight.offset + of_table,
             parts: None,
             bf16_operand: None,
             bf16_table: None,
-            x_group,
+            input,
             table,
         };
         packed.groups(weight, (path, bf16_dot), &arranged);
@@ -161,7 +161,8 @@ impl NativeWeight {
         let orders: Option<Vec<Vec<u32>>> =
             arranged.into_iter().map(|columns| columns.order).collect();
         packed.order = orders;
-        packed.codes(weight, stored, path);
+        packed.codes(weight, stored);
+        packed.group_sums(weight, stored);
         packed
     }
 
@@ -180,9 +181,17 @@ impl NativeWeight {
         self.group
     }
 
-    /// Columns that have one scale of x, in integer products; `None` if a whole row has one.
-    pub fn x_group(&self) -> Option<usize> {
-        self.x_group
+    /// The integers of x, in integer products.
+    pub fn input(&self) -> IntegerInput {
+        self.input
+    }
+
+    /// Zero points of a row of x: one for each group of x, or none.
+    pub fn zero_points(&self) -> usize {
+        match self.input.zero_points {
+            true => self.columns().div_ceil(self.input.group.unwrap_or(self.columns()).max(1)),
+            false => 0,
+        }
     }
 
     /// Whether there is more than one group along k.
@@ -239,13 +248,13 @@ impl NativeWeight {
             ScaleStore::F32(rows) => size_of_val(rows.as_slice()),
         };
         let add = self.add.as_ref().map_or(0, |rows| size_of_val(rows.as_slice()));
-        self.codes.len() + scales + add
+        self.codes.len() + scales + add + size_of_val(self.group_sums.as_slice())
     }
 
     /// Whether products with both have the same blocking, whatever the number of tokens.
     pub(super) fn blocks_alike(&self, other: &Self) -> bool {
         let sizes =
-            |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts, of.x_group);
+            |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts, of.input);
         sizes(self) == sizes(other) && self.bf16_operand == other.bf16_operand
     }
 
@@ -293,11 +302,12 @@ impl NativeWeight {
         }
     }
 
-    /// Factor, bias and row sum of a panel's rows.
+    /// Factor, bias and sums of a panel's rows.
     pub fn rows_of(&self, expert: usize, panel: usize) -> Rows<'_> {
         let at = expert * self.panels + panel;
         let bias = self.bias.as_ref().map(|bias| &bias[at]);
-        Rows { factor: &self.factor[at], bias, sums: &self.row_sums[at] }
+        let groups = self.zero_points();
+        Rows { factor: &self.factor[at], bias, sums: &self.group_sums[at * groups..][..groups] }
     }
 
     /// Combines the group parameters.
@@ -403,74 +413,79 @@ impl NativeWeight {
         (self.factor, self.bias) = (factor, bias);
     }
 
-    /// Splits codes into bit planes, and sums up the rows.
-    fn codes(&mut self, weight: &Unpacked, stored: StoredCode, path: Path) {
+    /// Splits codes into bit planes.
+    fn codes(&mut self, weight: &Unpacked, stored: StoredCode) {
         let shape = weight.shape();
         let (n, k) = (shape.n as usize, shape.k as usize);
         let lines = self.chunks * self.bits;
         let mut codes = AlignedBuffer::zeroed(self.experts * self.panels * lines * 64);
-        let mut sums = vec![[0.0f32; PANEL]; self.experts * self.panels];
         let packed = &*self;
-        codes.lines_mut().par_chunks_mut(lines.max(1)).zip(&mut sums).enumerate().for_each(
-            |(at, (out, sums))| {
-                let (expert, panel) = (at / packed.panels, at % packed.panels);
-                let columns = packed.order(expert);
-                let mut chunks = vec![[0u8; PANEL * CHUNK]; packed.chunks];
-                let mut row = vec![0u8; columns.native];
-                for r in 0..PANEL.min(n - panel * PANEL) {
-                    let first = ((expert * n) + panel * PANEL + r) * k;
-                    let source = &weight.codes()[first..first + k];
-                    // The padding is the code whose stored form is 0.
-                    columns.gather(source, stored.flip, &mut row);
-                    for (chunk, row) in chunks.iter_mut().zip(row.as_chunks::<CHUNK>().0) {
-                        for (column, code) in row.iter().enumerate() {
-                            let (q, j) = (column / 4, column % 4);
-                            chunk[q * 64 + r * 4 + j] = code ^ stored.flip;
-                        }
-                    }
-                    if path == Path::Dot {
-                        let sum = || packed.row_sum(expert, panel, r, &row, stored.flip, columns);
-                        sums[r] = standard(sum);
+        codes.lines_mut().par_chunks_mut(lines.max(1)).enumerate().for_each(|(at, out)| {
+            let (expert, panel) = (at / packed.panels, at % packed.panels);
+            let columns = packed.order(expert);
+            let mut chunks = vec![[0u8; PANEL * CHUNK]; packed.chunks];
+            let mut row = vec![0u8; columns.native];
+            for r in 0..PANEL.min(n - panel * PANEL) {
+                let first = ((expert * n) + panel * PANEL + r) * k;
+                let source = &weight.codes()[first..first + k];
+                // The padding is the code whose stored form is 0.
+                columns.gather(source, stored.flip, &mut row);
+                for (chunk, row) in chunks.iter_mut().zip(row.as_chunks::<CHUNK>().0) {
+                    for (column, code) in row.iter().enumerate() {
+                        let (q, j) = (column / 4, column % 4);
+                        chunk[q * 64 + r * 4 + j] = code ^ stored.flip;
                     }
                 }
-                for (chunk, out) in chunks.iter().zip(out.chunks_exact_mut(packed.bits)) {
-                    pack_planes(chunk, out);
-                }
-            },
-        );
+            }
+            for (chunk, out) in chunks.iter().zip(out.chunks_exact_mut(packed.bits)) {
+                pack_planes(chunk, out);
+            }
+        });
         self.codes = SharedLines::all(codes);
-        self.row_sums = sums;
     }
 
-    /// The sum of w / factor over a row, of integer codes.
-    fn row_sum(
-        &self,
-        expert: usize,
-        panel: usize,
-        r: usize,
-        row: &[u8],
-        flip: u8,
-        columns: Columns<'_>,
-    ) -> f32 {
-        let groups = self.groups_of(expert, panel);
-        let mut sum = 0.0f64;
-        for (group, codes) in row.chunks(self.group).enumerate() {
-            let first = group * self.group;
-            let real = |at: usize| match columns.order {
-                None => first + at < columns.given,
-                Some(order) => order[first + at] != NO_COLUMN,
-            };
-            let (mut total, mut count) = (0i64, 0i64);
-            for (at, code) in codes.iter().enumerate() {
-                if real(at) {
-                    let stored = code ^ flip;
-                    let unsigned = match self.table() {
-                        Some(table) => table[usize::from(stored)],
-                        None => stored,
-                    };
-                    total += i64::from(unsigned) - i64::from(self.offset);
-                    count += 1;
+    /// Sums up the weights of each group of x, if x has zero points.
+    fn group_sums(&mut self, weight: &Unpacked, stored: StoredCode) {
+        let groups = self.zero_points();
+        if groups == 0 {
+            return;
+        }
+        let (n, k) = (weight.shape().n as usize, weight.shape().k as usize);
+        let packed = &*self;
+        let mut sums = vec![[0.0f32; PANEL]; self.experts * self.panels * groups];
+        sums.par_chunks_mut(groups).enumerate().for_each(|(at, sums)| {
+            let (expert, panel) = (at / packed.panels, at % packed.panels);
+            let columns = packed.order(expert);
+            let mut row = vec![None; columns.native];
+            for r in 0..PANEL.min(n - panel * PANEL) {
+                let first = ((expert * n) + panel * PANEL + r) * k;
+                let source = weight.codes()[first..first + k].iter();
+                let source: Vec<Option<u8>> = source.map(|code| Some(code ^ stored.flip)).collect();
+                columns.gather(&source, None, &mut row);
+                let of_row = standard(|| packed.row_sums(expert, panel, r, &row));
+                for (sums, sum) in sums.iter_mut().zip(of_row) {
+                    sums[r] = sum as f32;
                 }
+            }
+        });
+        self.group_sums = sums;
+    }
+
+    /// The sums of w / factor over each group of x of a row of stored codes, `None` where there is no column.
+    fn row_sums(&self, expert: usize, panel: usize, r: usize, row: &[Option<u8>]) -> Vec<f64> {
+        let groups = self.groups_of(expert, panel);
+        let of_x = self.input.group.unwrap_or(row.len());
+        let mut sums = vec![0.0; self.zero_points()];
+        let mut first = 0;
+        while first < row.len() {
+            let (group, of_sum) = (first / self.group, first / of_x);
+            // Where a group of w or of x ends.
+            let end = ((group + 1) * self.group).min((of_sum + 1) * of_x).min(row.len());
+            let (mut total, mut count) = (0i64, 0i64);
+            for stored in row[first..end].iter().flatten() {
+                let unsigned = self.table().map_or(*stored, |table| table[usize::from(*stored)]);
+                total += i64::from(unsigned) - i64::from(self.offset);
+                count += 1;
             }
             let scale = match groups.scales {
                 PanelScales::Bf16(rows) => crate::element::bf16_to_f32(rows[group][r]),
@@ -478,9 +493,10 @@ impl NativeWeight {
                 PanelScales::F32(rows) => rows[group][r],
             };
             let add = groups.add.map_or(0.0, |add| add[group][r]);
-            sum += f64::from(scale) * total as f64 + f64::from(add) * count as f64;
+            sums[of_sum] += f64::from(scale) * total as f64 + f64::from(add) * count as f64;
+            first = end;
         }
-        sum as f32
+        sums
     }
 }
 
@@ -491,8 +507,8 @@ pub struct Rows<'a> {
     pub factor: &'a [f32; PANEL],
     /// Bias.
     pub bias: Option<&'a [f32; PANEL]>,
-    /// Sum of w / factor over k (integer products only).
-    pub sums: &'a [f32; PANEL],
+    /// Sums of w / factor over each group of x; none if x has no zero points.
+    pub sums: &'a [[f32; PANEL]],
 }
 
 /// Splits a chunk of one code per byte, `[q][row][column % 4]`, into bit planes.

@@ -12,9 +12,7 @@ use quantloom_dsl::{Activation, Code, Scheme, TableIntegers};
 
 use super::blocking::Instruction;
 use super::device::CpuDevice;
-use super::groups::{
-    activation_columns, common_columns, divides_into_segments, dot_columns, permutes,
-};
+use super::groups::{IntegerInput, common_columns, divides_into_segments, dot_columns, permutes};
 use super::isa::{Isa, UnsupportedIsa};
 use super::native::{NativeWeight, Path};
 use crate::explanation::together;
@@ -73,7 +71,7 @@ pub enum Rejection {
          without zero points; the weight's are {0}"
     )]
     FloatCodes(String),
-    /// Integer products need an int8 activation; the scheme's first one is of this type, `None` if it has none.
+    /// Integer products need an activation of integers; the scheme's first one is of this type, `None` if it has none.
     #[error(
         "integer products need an activation quantised to integers of at most 8 bits, this one is {}",
         .0.map_or("not given".to_owned(), |number| number.to_string())
@@ -85,11 +83,6 @@ pub enum Rejection {
          order, without padding between groups"
     )]
     ActivationGroups(usize),
-    /// Zero points of x by groups would need a sum of w for each group.
-    #[error(
-        "integer products need one activation zero point a row, this one has one per {0} columns"
-    )]
-    ActivationZeroPoints(usize),
     /// The device does not multiply bf16 numbers by dot products.
     #[error(
         "not known to be faster than f32 on this processor, or declined: see \
@@ -226,19 +219,15 @@ fn refuse_dot(scheme: &Scheme, shape: Shape) -> Option<Rejection> {
         Some(Activation::Float(number)) => return Some(Rejection::Activation(Some(*number))),
         None => return Some(Rejection::Activation(None)),
     };
-    if !matches!(quantiser.code, Number::Int(1..=8)) {
+    let Some(of_x) = IntegerInput::of(quantiser, shape) else {
         return Some(Rejection::Activation(Some(quantiser.code)));
+    };
+    if let Some(columns) = of_x.group
+        && permutes(scheme, shape)
+    {
+        return Some(Rejection::ActivationGroups(columns));
     }
-    let of_x = activation_columns(quantiser, shape);
-    if let Some(columns) = of_x {
-        if permutes(scheme, shape) {
-            return Some(Rejection::ActivationGroups(columns));
-        }
-        if quantiser.zero.is_some() {
-            return Some(Rejection::ActivationZeroPoints(columns));
-        }
-    }
-    let common = common_columns(dot_columns(scheme, shape), of_x);
+    let common = common_columns(dot_columns(scheme, shape), of_x.group);
     common.filter(|columns| !divides_into_segments(*columns)).map(Rejection::Groups)
 }
 

@@ -12,7 +12,7 @@ use super::activation::{self, ActivationInput, PackedTokens};
 use super::blocking::Blocking;
 use super::decoder::Decoder;
 use super::device::CpuDevice;
-use super::groups::activation_columns;
+use super::groups::IntegerInput;
 use super::native::{NativeWeight, Path};
 use super::product::CpuProduct;
 use super::quantiser::ValueRange;
@@ -72,12 +72,13 @@ impl CpuWeight {
         };
         let mut selection = select_with(&device, known, scheme, shape);
         let (path, bits) = (selection.kernel.path, decoder.get().bits());
-        let x_group = match path {
-            Path::Dot => scheme.quantiser().and_then(|of_x| activation_columns(of_x, shape)),
+        let input = match path {
+            Path::Dot => scheme.quantiser().and_then(|of_x| IntegerInput::of(of_x, shape)),
             Path::Fma => None,
         };
+        let input = input.unwrap_or_default();
         let bf16_dot = device.bf16_dot();
-        let native = standard(|| NativeWeight::new(weight, path, bits, x_group, bf16_dot));
+        let native = standard(|| NativeWeight::new(weight, path, bits, input, bf16_dot));
         selection.rejected.extend(rejected_bf16_dot(&selection.kernel, bf16_dot, &native));
         let quantiser = |x: FloatFormat| scheme.activation_for(x)?.quantiser();
         Ok(Self {
@@ -288,6 +289,7 @@ impl CpuWeight {
             range,
             columns: self.native.order(expert),
             offset: self.native.offset(),
+            integers: self.native.input(),
         }
     }
 }

@@ -11,7 +11,8 @@
 //! roundings that any one term passes through,
 //!
 //! `r u / (1 - r u) * sum_k X_k W_k + u' |y| + bias terms + underflow`, where
-//! `X_k = (|x code| + |x zero|) * |x scales|` (for a float activation |x|) and
+//! `X_k = (|x code| + |x zero| + 2 c) * |x scales|` (for a float activation |x|), c = 128 where x has codes of u8, from
+//! which CPUs subtract that to multiply signed bytes, as from their zero points, else 0, and
 //! `W_k = (|v| + |zero| + 2 o') * |scales| + |shift|`, o' = |o| where the kernel sums stored
 //! codes in floating point, 0 where it sums integers, which is exact.
 //!
@@ -24,9 +25,12 @@
 //! Integer segments on CPUs where x has scales by groups: the exact sum becomes an `f32` (1), is multiplied
 //! by the scale of x (1), then by that of w, and added (2); the scale of x is then no part of the row's
 //! factor, so that one operation of [`FIXED`] is left over. The sum of x for the correction is exact, times its
-//! scale 1, which is the rounding of the sum times the product of both factors elsewhere. A segment may
-//! be half a chunk where groups end there: of K columns there are then K / 16 segments, and as many
-//! additions, which the two of each chunk count already.
+//! scale 1, which is the rounding of the sum times the product of both factors elsewhere. A zero point of a group of
+//! x is multiplied by the scale (1), and with the group's sum of w, which is rounded once (1), and subtracted (2): the
+//! three of the zero point in [`FIXED`], the scale in place of that of the row. A segment may
+//! be half a chunk where groups end there: of K columns there are then K / 16 segments. So a term passes through at most
+//! three additions a segment, its own, those of corrections and those of zero points, of which two are counted for a segment
+//! and the third for a chunk: a segment that is shorter than a chunk is half of one.
 //!
 //! Levels: `s` and `shift` are products of levels, and W_k has the magnitudes of these products. A sign is exact,
 //! and so is an offset: integers, which have at most 32 bits, are decoded in f64 and no kernel reads them. Where

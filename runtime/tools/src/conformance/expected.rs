@@ -32,9 +32,9 @@ pub(super) struct WeightMagnitudes<'a> {
 pub(super) struct TokenMagnitudes {
     /// The values.
     values: Vec<f64>,
-    /// `(|code| + |zero|) * |scales|`, or |x|.
+    /// `(|code| + |zero| + 2 c) * |scales|`, or |x|; c is 128 for codes of u8, else 0.
     terms: Vec<f64>,
-    /// `max(1, |code| + |zero|) * max(1, |scales|)`.
+    /// `max(1, |code| + |zero| + 2 c) * max(1, |scales|)`.
     factors: Vec<f64>,
 }
 
@@ -131,8 +131,11 @@ impl TokenMagnitudes {
             });
         };
         let x = quantise_activation(scheme, quantiser, tokens, k, own, given)?;
+        // Half of their range, which integer products on CPUs subtract from codes and zero points.
+        let centre = if quantiser.code == Number::Uint(8) { 128.0 } else { 0.0 };
         let parts = || {
-            let codes = x.codes.iter().zip(&x.zeros).map(|(code, zero)| code.abs() + zero.abs());
+            let codes = x.codes.iter().zip(&x.zeros);
+            let codes = codes.map(|(code, zero)| code.abs() + zero.abs() + 2.0 * centre);
             codes.zip(x.scales.iter().map(|scale| scale.abs()))
         };
         Ok(Self {
