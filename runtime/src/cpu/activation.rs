@@ -551,7 +551,7 @@ impl Vectorised for PackCodes<'_, '_> {
                     let segment = group * of_row.zeros.columns / blocking.segment;
                     let scale = if grouped { of_row.scales.values[segment] } else { 1.0 };
                     let at = begin * zero_points + group * tile.size + m;
-                    out.zeros[at] = (*zero - centre) * scale;
+                    out.zeros[at] = (centre - *zero) * scale;
                 }
                 place_codes(ordered, m, tile.size, blocking.together, x);
                 let of_segment = |segment: usize| begin * segments + segment * tile.size + m;

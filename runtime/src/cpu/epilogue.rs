@@ -7,11 +7,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::blocking::{Blocking, FUSED_PANELS};
+use super::blocking::FUSED_PANELS;
 use super::isa::Vectorised;
 use super::kernels::Groups;
 use super::native::{PANEL, Rows};
 use super::product::CpuProduct;
+use super::tile::each;
 use super::tokens::{Tile, Tokens};
 use super::vector::Vector;
 use crate::element::{ValuesMut, bf16, f16, f32_to_bf16, f32_to_f16};
@@ -122,7 +123,8 @@ unsafe fn place<T: Copy>(
         Err(_) => y.iter_mut().zip(values).for_each(|(y, value)| *y = convert(*value)),
     }
 }
-/// The epilogue of some panels. The loop over panels is inside of the loop over tokens, since the
+
+/// The epilogue of some panels. The loop over panels is inside of the loop over tokens, a few at a time, since the
 /// panels of a token are adjacent in y, and the next token is a row of y away.
 pub(super) struct Epilogue<'a, 'b> {
     pub(super) product: &'a CpuProduct<'b>,
@@ -138,75 +140,104 @@ impl Vectorised for Epilogue<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
+        for tile in self.product.blocking.tiles() {
+            match tile.size % 4 {
+                0 => self.tile::<V, 4>(tile),
+                2 => self.tile::<V, 2>(tile),
+                _ => self.tile::<V, 1>(tile),
+            }
+        }
+    }
+}
+
+impl Epilogue<'_, '_> {
+    /// The tokens of a tile, T side by side: a row of w is read once for them, and their chains of additions do not wait
+    /// for one another.
+    #[inline(always)]
+    fn tile<V: Vector, const T: usize>(&self, tile: Tile) {
         let Self { product, range, sums, apart, output } = self;
+        let (weight, blocking) = (product.weight, &product.blocking);
         let of = |p: usize| (range.start + p).min(range.end - 1);
         let rows: [Rows<'_>; FUSED_PANELS] =
-            std::array::from_fn(|p| product.weight.rows_of(product.expert, of(p)));
+            std::array::from_fn(|p| weight.rows_of(product.expert, of(p)));
         let groups: [Groups<'_>; FUSED_PANELS] =
-            std::array::from_fn(|p| product.weight.groups_of(product.expert, of(p)));
-        for tile in product.blocking.tiles() {
-            for m in 0..tile.size.min(product.blocking.tokens.saturating_sub(tile.first)) {
-                let token = tile.first + m;
-                for ((p, panel), (rows, groups)) in
-                    range.clone().enumerate().zip(rows.iter().zip(&groups))
-                {
-                    let mut sum = V::load_f32(&sums[token * apart.0 + p * apart.1]);
-                    let mut factor = V::load_f32(rows.factor);
-                    if let Tokens::Codes { sums: x_sums, scales, zeros, .. } = product.tokens {
-                        if let Some(add) = groups.add {
-                            sum = product.add_groups(add, x_sums, tile, m, sum);
-                        }
-                        sum = subtract_zero_points(rows.sums, zeros, tile, m, sum);
-                        if !product.blocking.grouped_x {
-                            factor = factor.mul_f32(V::splat(scales[token].to_bits()));
-                        }
+            std::array::from_fn(|p| weight.groups_of(product.expert, of(p)));
+        for first in (0..tile.size.min(blocking.tokens.saturating_sub(tile.first))).step_by(T) {
+            for ((p, panel), (rows, groups)) in
+                range.clone().enumerate().zip(rows.iter().zip(&groups))
+            {
+                let mut of_tokens = [V::splat(0); T];
+                each!(m in T {
+                    let token = tile.first + first + m;
+                    of_tokens[m] = V::load_f32(&sums[token * apart.0 + p * apart.1]);
+                });
+                if let Tokens::Codes { sums: x_sums, zeros, .. } = product.tokens {
+                    let tokens = (first, tile.size);
+                    if let Some(add) = groups.add {
+                        let (count, columns) =
+                            (blocking.segments, (blocking.segment, weight.group()));
+                        let numbers = &x_sums[tile.first * count..];
+                        let terms = Terms { rows: add, columns, count, numbers, tokens };
+                        of_tokens = terms.add::<V, T>(of_tokens);
                     }
-                    let mut value = sum.mul_f32(factor);
+                    let count = rows.sums.len();
+                    let numbers = &zeros[tile.first * count..];
+                    let terms = Terms { rows: rows.sums, columns: (1, 1), count, numbers, tokens };
+                    of_tokens = terms.add::<V, T>(of_tokens);
+                }
+                each!(m in T {
+                    let token = tile.first + first + m;
+                    let mut factor = V::load_f32(rows.factor);
+                    if let Tokens::Codes { scales, .. } = product.tokens
+                        && !blocking.grouped_x
+                    {
+                        factor = factor.mul_f32(V::splat(scales[token].to_bits()));
+                    }
+                    let mut value = of_tokens[m].mul_f32(factor);
                     if let Some(bias) = rows.bias {
                         value = value.add_f32(V::load_f32(bias));
                     }
                     let mut values = [0.0; PANEL];
                     value.store_f32(&mut values);
                     output.store(token, panel, &values);
-                }
+                });
             }
         }
     }
 }
 
-/// `sum - zero[g] * sum of w over g`, for one token and the groups of x.
-#[inline(always)]
-fn subtract_zero_points<V: Vector>(
-    sums: &[[f32; 16]],
-    zeros: &[f32],
-    tile: Tile,
-    m: usize,
-    mut sum: V,
-) -> V {
-    for (at, of_group) in sums.iter().enumerate() {
-        let zero = zeros[tile.first * sums.len() + at * tile.size + m];
-        sum = V::load_f32(of_group).fma_f32(V::splat((-zero).to_bits()), sum);
-    }
-    sum
+/// Terms of sums: for each of `count` numbers of a token, its product with a row.
+struct Terms<'a> {
+    /// 16 rows of w each.
+    rows: &'a [[f32; 16]],
+    /// Columns of a number, and those of a row.
+    columns: (usize, usize),
+    count: usize,
+    /// `[number][token]`, of a tile.
+    numbers: &'a [f32],
+    /// The first token, and those of the tile.
+    tokens: (usize, usize),
 }
 
-impl CpuProduct<'_> {
-    /// `sum + add[g] * sum of x over g`, for one token.
+impl Terms<'_> {
+    /// Adds the terms to the sums of T tokens.
     #[inline(always)]
-    fn add_groups<V: Vector>(
-        &self,
-        add: &[[f32; 16]],
-        x_sums: &[f32],
-        tile: Tile,
-        m: usize,
-        mut sum: V,
-    ) -> V {
-        let Blocking { segment, segments, .. } = self.blocking;
-        for at in 0..segments {
-            let x_sum = x_sums[tile.first * segments + at * tile.size + m];
-            let add = V::load_f32(&add[at * segment / self.weight.group()]);
-            sum = add.fma_f32(V::splat(x_sum.to_bits()), sum);
+    fn add<V: Vector, const T: usize>(&self, mut sums: [V; T]) -> [V; T] {
+        let (first, size) = self.tokens;
+        for at in 0..self.count {
+            let numbers = &self.numbers[at * size + first..][..T];
+            let row = V::load_f32(self.row(at));
+            each!(m in T {
+                sums[m] = row.fma_f32(V::splat(numbers[m].to_bits()), sums[m]);
+            });
         }
-        sum
+        sums
+    }
+
+    /// The row of a number.
+    #[inline(always)]
+    fn row(&self, at: usize) -> &[f32; 16] {
+        let (of_number, of_row) = self.columns;
+        &self.rows[if of_number == of_row { at } else { at * of_number / of_row }]
     }
 }

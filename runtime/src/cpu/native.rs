@@ -18,7 +18,8 @@ use rayon::prelude::*;
 
 use super::bf16_row::{Bf16Table, MOST_BITS};
 use super::decoder::{StoredCode, planes, stored_code};
-use super::groups::{ExpertColumns, IntegerInput, arrange};
+pub use super::groups::IntegerInput;
+use super::groups::{ExpertColumns, arrange};
 use super::kernels::{CHUNK, Groups, Panel, PanelScales};
 use super::prefetch::Jump;
 use super::split_bf16::{self, PartCounter};

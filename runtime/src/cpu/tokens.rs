@@ -52,8 +52,8 @@ pub enum Tokens<'a> {
         sums: &'a [f32],
         /// `[token]`: scale of x; `[tile][segment][token]` if each segment has one.
         scales: &'a [f32],
-        /// `[tile][group of x][token]`: zero point of x, times its scale if groups have scales of their own; empty
-        /// if there is none.
+        /// `[tile][group of x][token]`: the negative zero point of x, times its scale if groups have scales of their own;
+        /// empty if there is none.
         zeros: &'a [f32],
     },
     /// For [`Path::Fma`](super::native::Path).
