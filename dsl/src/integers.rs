@@ -1,8 +1,10 @@
-//! Codes that are no integers, but stand for few small ones times a power of two.
+//! Codes that are no integers, but stand for small ones times a power of two.
 //!
-//! In: a code type. Out: the integers, as unsigned bytes in a table. An integer product looks each code
-//! up, and multiplies its sums with the power of two afterwards: both are exact.
+//! In: a code type of weights. Out: the integers, as unsigned bytes in a table. An integer product looks each code
+//! up, and multiplies its sums with the power of two afterwards: both are exact. For the codes of a quantiser of x: how
+//! their values become signed bytes.
 
+use crate::format::Number;
 use crate::scheme::Code;
 
 /// The most codes of a table: those of 4 bits, for which instructions have tables.
@@ -55,10 +57,42 @@ impl TableIntegers {
     }
 }
 
+/// How the numbers of a format become signed bytes: `number * 2^exponent - centre`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignedBytes {
+    /// The power of two, 0 to 3.
+    pub exponent: i32,
+    /// Half of the range of integers of 8 bits without a sign, else 0.
+    pub centre: u8,
+}
+
+impl SignedBytes {
+    /// Those of a format; `None` if its finite numbers have a larger range.
+    pub fn of(number: Number) -> Option<Self> {
+        let format = match number {
+            Number::Int(1..=8) | Number::Uint(1..=7) => return Some(Self::default()),
+            Number::Uint(8) => return Some(Self { exponent: 0, centre: 1 << 7 }),
+            Number::Float(format) => format,
+            Number::Int(_) | Number::Uint(_) | Number::E8m0 => return None,
+        };
+        // Every number is a multiple of the smallest one.
+        let whole = |exponent: &i32| (format.decode(1) * 2f64.powi(*exponent)).fract() == 0.0;
+        let exponent = (0..=MOST_EXPONENT).find(whole)?;
+        let fits = format.max() * 2f64.powi(exponent) <= f64::from(i8::MAX);
+        fits.then_some(Self { exponent, centre: 0 })
+    }
+
+    /// The largest magnitude of a byte of a format.
+    pub fn largest(self, number: Number) -> f64 {
+        let byte = |number: f64| number * 2f64.powi(self.exponent) - f64::from(self.centre);
+        byte(number.min()).abs().max(byte(number.max()).abs())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{E2M1, E2M3, Number};
+    use crate::format::{BF16, E2M1, E2M3, E3M2, E4M3};
 
     fn book(values: &[f32]) -> Code {
         Code::Codebook(values.iter().map(|value| value.to_bits()).collect())
@@ -83,6 +117,34 @@ mod tests {
             Code::Number(Number::Uint(4)),
         ] {
             assert_eq!(TableIntegers::of(&code), None, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_short_formats_are_signed_bytes() {
+        for (number, exponent, centre) in [
+            (Number::Float(E2M1), 1, 0),
+            (Number::Float(E2M3), 3, 0),
+            (Number::Int(8), 0, 0),
+            (Number::Uint(8), 0, 128),
+            (Number::Uint(7), 0, 0),
+        ] {
+            let bytes = SignedBytes::of(number).unwrap();
+            assert_eq!(bytes, SignedBytes { exponent, centre }, "{number}");
+            for code in 0..1u32 << number.bits() {
+                let value = number.decode(code) * 2f64.powi(exponent) - f64::from(centre);
+                assert_eq!(f64::from(value as i8), value, "{number}");
+                assert!(value.abs() <= bytes.largest(number), "{number}");
+            }
+        }
+        for number in [
+            Number::Float(E3M2),
+            Number::Float(E4M3),
+            Number::Float(BF16),
+            Number::E8m0,
+            Number::Int(9),
+        ] {
+            assert_eq!(SignedBytes::of(number), None, "{number}");
         }
     }
 }

@@ -27,7 +27,7 @@ mod scheme;
 pub use activation_choice::{ActivationChoice, ActivationChoiceError, INPUT_DTYPES};
 pub use builder::SchemeBuilder;
 pub use correction::ZeroPointCorrection;
-pub use integers::TableIntegers;
+pub use integers::{SignedBytes, TableIntegers};
 pub use lang::{Diagnostic, Diagnostics, Span, parse, parse_fragment, parse_layout};
 pub use launch::{BufferRole, Dimension, Storage};
 pub use scheme::*;

@@ -4,7 +4,7 @@ use quantloom_dsl::format::{BF16, E4M3, E4M3FNUZ, F16, F32, FloatFormat, Number}
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{
     Accumulate, Accuracy, Activation, Code, Group, Quantiser, ScaleLevel, ScaleType, Scheme,
-    TableIntegers,
+    SignedBytes, TableIntegers,
 };
 
 use super::native::SHARED_BYTES;
@@ -407,20 +407,23 @@ fn keeps(scheme: &Scheme, activation: &Activation, product: &ProductInstruction)
     };
     // Scales apply to sums of codes; integer sums are exact only if both sides are integers.
     match (product.activation, x.code) {
-        (OperandType::I8, Number::Int(bits) | Number::Uint(bits)) => {
-            // CPUs subtract half of their range from codes of u8, and add that to the zero point.
+        (OperandType::I8, number) => {
             let lanes = product.weight == OperandType::U8;
             let weight = match scheme.weight.code {
                 Code::Number(Number::Uint(_) | Number::Int(_)) => true,
                 _ => lanes && table_integers(scheme),
             };
-            bits <= 8 && weight && (lanes || matches!(x.code, Number::Int(_)))
+            let x = match lanes {
+                true => SignedBytes::of(number).is_some(),
+                false => matches!(number, Number::Int(1..=8)),
+            };
+            weight && x
         }
         (OperandType::I4, Number::Int(bits)) => {
             bits <= 4
                 && matches!(scheme.weight.code, Code::Number(Number::Uint(_) | Number::Int(_)))
         }
-        (OperandType::I8 | OperandType::I4, _) => false,
+        (OperandType::I4, _) => false,
         (OperandType::E4m3 | OperandType::E5m2, number) => number == product.activation.number(),
         (OperandType::E4m3Fnuz, number) => [E4M3, E4M3FNUZ].map(Number::Float).contains(&number),
         (OperandType::F16 | OperandType::Bf16, number) => {
@@ -515,6 +518,6 @@ fn longest_sum(
         OperandType::U8 => low.abs().max(high.abs()).max(1.0) as u64,
         _ => 128,
     };
-    let x = x.code.min().abs().max(x.code.max()) as u64;
+    let x = SignedBytes::of(x.code).unwrap_or_default().largest(x.code) as u64;
     Some(((1u64 << 31) - 1) / (weight * x))
 }

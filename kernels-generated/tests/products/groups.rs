@@ -22,7 +22,7 @@ const SHAPES: [(u64, u64); 5] = [(24, 384), (70, 1152), (32, 64), (33, 200), (5,
 const TOKENS: [usize; 9] = [1, 2, 3, 5, 8, 9, 14, 17, 35];
 
 /// Weights with their groups, and the activation.
-const SCHEMES: [(&str, &str); 31] = [
+const SCHEMES: [(&str, &str); 36] = [
     ("u4 - 8, scale: f16 per 1x32", "i8 { scale: f32 per 1x32 }"),
     ("u4 - 8, scale: bf16 per 1x32", "i8 { scale: f16 per 1x16 }"),
     ("u4 - 8, scale: bf16 per 1x32", "i8 { scale: f32 per 1x128 }"),
@@ -60,6 +60,15 @@ const SCHEMES: [(&str, &str); 31] = [
     ("i8, scale: f32 per channel", "u8 { scale: f32 per token }"),
     ("u4 - 8, scale: f16 per 1x128", "u8 { zero: u8, scale: f32 per tensor static }"),
     ("u4 - 8, scale: f16 per 1x32, index: i32", "u8 { zero: u8, scale: f32 per token }"),
+    // Codes of x that are small integers times a power of two.
+    ("e2m1, scale: e8m0 per 1x32", "e2m1 { scale: e8m0 per 1x32 from pow2 above 1.75 }"),
+    (
+        "e2m1, scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688",
+        "e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 static }",
+    ),
+    ("i8, scale: f32 per channel", "e2m3 { scale: e8m0 per 1x32 from pow2 }"),
+    ("u4, zero: u4 [g, n], scale: f16 per 1x128", "e2m1 { scale: f32 per token }"),
+    ("u4 - 8, scale: f16 per 1x32", "e2m3 { scale: f32 per 1x64 }"),
 ];
 
 fn scheme(weight: &str, x: &str) -> Scheme {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantloom_dsl::reference::{StaticInput, quantise_activation};
-use quantloom_dsl::{Quantiser, Scheme};
+use quantloom_dsl::{Quantiser, Scheme, SignedBytes};
 
 use super::blocking::{Blocking, Instruction};
 use super::groups::{HALF_CHUNK, IntegerInput};
@@ -521,14 +521,15 @@ impl Vectorised for PackCodes<'_, '_> {
         let (row, codes): (&mut [f32], &mut [f32]) = (cut.take(k), cut.take(k));
         let (bytes, ordered): (&mut [i8], &mut [i8]) = (cut.take(k), cut.take(native));
         let (segments, grouped) = (blocking.segments, blocking.grouped_x);
-        let IntegerInput { group, centre, .. } = input.integers;
+        let IntegerInput { group, bytes: SignedBytes { exponent, centre }, .. } = input.integers;
         // The columns of a segment are adjacent in x, too.
         let columns = if grouped { blocking.segment } else { k.max(1) };
         let scales = Shared { values: cut.take(blocking.x_scales()), columns };
         let zero_points = blocking.zero_points;
         let zeros = Shared { values: cut.take(zero_points), columns: group.unwrap_or(k.max(1)) };
         let mut of_row = CodesOfRow { codes, scales, zeros };
-        let centre = f32::from(centre);
+        // Codes and zero points times a power of two, and scales by it.
+        let (unit, centre) = ((exponent as f32).exp2(), f32::from(centre));
         let tokens = out.x.len() / (native / 4);
         let mine =
             blocking.tiles().filter(|tile| tile.first >= first && tile.first < first + tokens);
@@ -543,15 +544,16 @@ impl Vectorised for PackCodes<'_, '_> {
                     of_row.clear();
                 }
                 for (byte, code) in bytes.iter_mut().zip(of_row.codes.iter()) {
-                    *byte = low_byte(*code - centre);
+                    *byte = low_byte(*code * unit - centre);
                 }
                 input.columns.gather(bytes, 0, ordered);
+                of_row.scales.values.iter_mut().for_each(|scale| *scale /= unit);
                 for (group, zero) in of_row.zeros.values.iter().enumerate() {
                     // Groups that share a scale with others have those of segments, and begin with one.
                     let segment = group * of_row.zeros.columns / blocking.segment;
                     let scale = if grouped { of_row.scales.values[segment] } else { 1.0 };
                     let at = begin * zero_points + group * tile.size + m;
-                    out.zeros[at] = (centre - *zero) * scale;
+                    out.zeros[at] = (centre - *zero * unit) * scale;
                 }
                 place_codes(ordered, m, tile.size, blocking.together, x);
                 let of_segment = |segment: usize| begin * segments + segment * tile.size + m;

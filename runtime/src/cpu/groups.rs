@@ -3,9 +3,8 @@
 //! In: a scheme's groups of w and of x. Out: the columns of a native group, the order of columns, the
 //! columns that have one scale on both sides, what integer products read of x beside codes.
 
-use quantloom_dsl::format::Number;
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
-use quantloom_dsl::{Quantiser, Scheme};
+use quantloom_dsl::{Quantiser, Scheme, SignedBytes};
 
 use super::kernels::CHUNK;
 use super::native::Path;
@@ -22,20 +21,16 @@ pub struct IntegerInput {
     pub group: Option<usize>,
     /// Whether there are zero points.
     pub zero_points: bool,
-    /// Codes and zero points are less by this, so that codes are signed bytes.
-    pub centre: u8,
+    /// How codes become signed bytes.
+    pub bytes: SignedBytes,
 }
 
 impl IntegerInput {
-    /// Those of a quantiser; `None` if its codes are no integers of at most 8 bits.
+    /// Those of a quantiser; `None` if its codes are no signed bytes.
     pub fn of(quantiser: &Quantiser, shape: Shape) -> Option<Self> {
-        let centre = match quantiser.code {
-            Number::Int(1..=8) | Number::Uint(1..=7) => 0,
-            Number::Uint(8) => 1 << 7,
-            _ => return None,
-        };
-        let zero_points = quantiser.zero.is_some() || centre != 0;
-        Some(Self { group: activation_columns(quantiser, shape), zero_points, centre })
+        let bytes = SignedBytes::of(quantiser.code)?;
+        let zero_points = quantiser.zero.is_some() || bytes.centre != 0;
+        Some(Self { group: activation_columns(quantiser, shape), zero_points, bytes })
     }
 }
 

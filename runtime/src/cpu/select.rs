@@ -73,7 +73,8 @@ pub enum Rejection {
     FloatCodes(String),
     /// Integer products need an activation of integers; the scheme's first one is of this type, `None` if it has none.
     #[error(
-        "integer products need an activation quantised to integers of at most 8 bits, this one is {}",
+        "integer products need an activation quantised to integers of at most 8 bits, or to floats that are such \
+         integers times a power of two, this one is {}",
         .0.map_or("not given".to_owned(), |number| number.to_string())
     )]
     Activation(Option<Number>),

@@ -12,7 +12,8 @@
 //!
 //! `r u / (1 - r u) * sum_k X_k W_k + u' |y| + bias terms + underflow`, where
 //! `X_k = (|x code| + |x zero| + 2 c) * |x scales|` (for a float activation |x|), c = 128 where x has codes of u8, from
-//! which CPUs subtract that to multiply signed bytes, as from their zero points, else 0, and
+//! which CPUs subtract that to multiply signed bytes, as from their zero points, else 0 (codes that are integers times a
+//! power of two are multiplied as these, and the scale is less by the power, exactly where it is normal), and
 //! `W_k = (|v| + |zero| + 2 o') * |scales| + |shift|`, o' = |o| where the kernel sums stored
 //! codes in floating point, 0 where it sums integers, which is exact.
 //!
