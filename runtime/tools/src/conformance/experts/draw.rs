@@ -124,7 +124,12 @@ pub(super) fn tokens(
     (seed, factor): (u64, f64),
 ) -> Vec<f64> {
     let x = draw::tokens(scheme, own, count, hidden, seed);
-    x.into_iter().map(|x| own.round(x * factor)).collect()
+    // What is finite stays so: a quantiser refuses other numbers.
+    let scaled = |x: f64| match x.is_finite() {
+        true => own.round((x * factor).clamp(-own.max(), own.max())),
+        false => x,
+    };
+    x.into_iter().map(scaled).collect()
 }
 
 /// Which experts tokens meet.

@@ -179,6 +179,7 @@ impl Expecting<'_> {
             }
         }
         let interval = Interval::of(&h, &d, self.own);
+        let unquantised = self.unquantised(&interval);
         let h: Vec<f64> = h.iter().map(|h| self.own.round(*h)).collect();
         let second: Vec<OfExpert> = experts
             .into_par_iter()
@@ -195,7 +196,8 @@ impl Expecting<'_> {
                 let at = pair.token * hidden + column;
                 // A weight of 0 says nothing of a part that may have overflowed.
                 let weighted = |of: f64| or_unbounded(pair.weight.abs() * of);
-                let (size, error) = (weighted(part.abs() + error), weighted(*error));
+                let lost = if unquantised[place] { f64::INFINITY } else { 0.0 };
+                let (size, error) = (weighted(part.abs() + error), weighted(*error) + lost);
                 y[at].y += pair.weight * part;
                 y[at].error += error + part_rounding(self.rounding.parts, size);
                 sizes[at] += size;
@@ -208,6 +210,23 @@ impl Expecting<'_> {
             element.error += roundings * (sizes[at] + shared.abs()) + f64::from(f32::MIN_POSITIVE);
         }
         Ok(y)
+    }
+
+    /// Which pairs have an h that a quantiser may refuse, since an element may be beyond T: there is no bound. A scale over
+    /// several tokens makes that all pairs.
+    fn unquantised(&self, interval: &Interval) -> Vec<bool> {
+        let rows = self.layer.intermediate as usize;
+        let scheme = self.schemes[1];
+        let quantises = scheme.activation_for(self.own).is_some_and(|x| x.quantiser().is_some());
+        let ends = interval.low.chunks(rows).zip(interval.high.chunks(rows));
+        let beyond = |(low, high): (&[f64], &[f64])| {
+            quantises && low.iter().chain(high).any(|end| !end.is_finite())
+        };
+        let pairs: Vec<bool> = ends.map(beyond).collect();
+        match tokens_share_a_scale(scheme, self.own) && pairs.contains(&true) {
+            true => vec![true; pairs.len()],
+            false => pairs,
+        }
     }
 
     /// h of one expert's pairs, with its errors.
