@@ -465,7 +465,7 @@ impl NativeWeight {
                 columns.gather(&source, None, &mut row);
                 let of_row = standard(|| packed.row_sums(expert, panel, r, &row));
                 for (sums, sum) in sums.iter_mut().zip(of_row) {
-                    sums[r] = sum as f32;
+                    sums[r] = sum;
                 }
             }
         });
@@ -473,7 +473,7 @@ impl NativeWeight {
     }
 
     /// The sums of w / factor over each group of x of a row of stored codes, `None` where there is no column.
-    fn row_sums(&self, expert: usize, panel: usize, r: usize, row: &[Option<u8>]) -> Vec<f64> {
+    fn row_sums(&self, expert: usize, panel: usize, r: usize, row: &[Option<u8>]) -> Vec<f32> {
         let groups = self.groups_of(expert, panel);
         let of_x = self.input.group.unwrap_or(row.len());
         let mut sums = vec![0.0; self.zero_points()];
@@ -497,7 +497,7 @@ impl NativeWeight {
             sums[of_sum] += f64::from(scale) * total as f64 + f64::from(add) * count as f64;
             first = end;
         }
-        sums
+        sums.into_iter().map(|sum| sum as f32).collect()
     }
 }
 
