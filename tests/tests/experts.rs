@@ -80,6 +80,25 @@ fn experts_of_one_token_read_it_in_their_own_way() {
     }
 }
 
+/// The ranges of numbers with which h, where it is quantised, is beyond its type: the host refuses that, and there is no bound.
+#[test]
+fn an_h_beyond_its_type_is_no_failure() {
+    let suite = ExpertSuite {
+        experts: (16, 4),
+        shapes: vec![(384, 264)],
+        gates: vec![GATES[0]],
+        tokens: vec![1, 3, 17],
+        seeds: vec![2, 3, 4],
+        every: 1,
+        ..ExpertSuite::default()
+    };
+    let device = CpuDevice::best();
+    for result in suite.run(quantloom_kernels::scheme("ct_mxfp4").unwrap(), "", &[&device], &|_| {})
+    {
+        result.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
 /// A layer and random numbers for calls of up to `tokens` tokens.
 struct Drawn {
     layer: ExpertLayer,

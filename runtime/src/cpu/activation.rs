@@ -528,7 +528,7 @@ impl Vectorised for PackCodes<'_, '_> {
         let zero_points = blocking.zero_points;
         let zeros = Shared { values: cut.take(zero_points), columns: group.unwrap_or(k.max(1)) };
         let mut of_row = CodesOfRow { codes, scales, zeros };
-        // Codes and zero points times a power of two, and scales by it.
+        // Codes times a power of two, and scales by it: it is 1 where there are zero points, which only integers have.
         let (unit, centre) = ((exponent as f32).exp2(), f32::from(centre));
         let tokens = out.x.len() / (native / 4);
         let mine =
@@ -553,7 +553,7 @@ impl Vectorised for PackCodes<'_, '_> {
                     let segment = group * of_row.zeros.columns / blocking.segment;
                     let scale = if grouped { of_row.scales.values[segment] } else { 1.0 };
                     let at = begin * zero_points + group * tile.size + m;
-                    out.zeros[at] = (centre - *zero * unit) * scale;
+                    out.zeros[at] = (centre - *zero) * scale;
                 }
                 place_codes(ordered, m, tile.size, blocking.together, x);
                 let of_segment = |segment: usize| begin * segments + segment * tile.size + m;
