@@ -18,7 +18,7 @@ struct Block {
 
 /// The blocks of one kind; a kind that the page does not have is a fault of this test.
 fn blocks(kind: &str) -> Vec<Block> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/scheme-language.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scheme-language.md");
     let page = std::fs::read_to_string(path).expect("the page is part of the repository");
     let mut found = Vec::new();
     let mut lines = (1..).zip(page.lines());

@@ -6,7 +6,7 @@ use std::path::Path;
 use quantloom_dsl::experts::ExpertLayer;
 
 fn page() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/expert-layers.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/expert-layers.md");
     std::fs::read_to_string(path).expect("the page is part of the repository")
 }
 
