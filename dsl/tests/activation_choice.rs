@@ -13,10 +13,7 @@ fn scheme(activation: &str) -> Scheme {
 
 /// The index of the alternative for x in bf16, f16 and f32, and the type it is converted to.
 fn of_types(activation: &str) -> Vec<(usize, Option<FloatFormat>)> {
-    scheme(activation)
-        .activation_choices()
-        .map(|taken| (taken.place, taken.converted()))
-        .collect()
+    scheme(activation).activation_choices().map(|taken| (taken.place, taken.converted())).collect()
 }
 
 #[test]

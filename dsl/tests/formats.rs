@@ -19,8 +19,8 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 fn golden() -> Vec<u8> {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/codes_ml_dtypes.safetensors");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/codes_ml_dtypes.safetensors");
     std::fs::read(path).expect("the golden file is part of the repository")
 }
 

@@ -10,8 +10,7 @@ fn clips(clauses: &str) -> Vec<String> {
 #[test]
 fn defaults_do_not_clip_and_written_rules_that_do_are_found() {
     for code in ["i1", "i2", "i4", "i8", "u4 - 8", "u4 - 3", "u8 + 9", "e2m1", "e4m3"] {
-        for scales in ["f32 per 1x32", "i8 per 1x16, scale: f16 per 1x256", "bf16 per channel"]
-        {
+        for scales in ["f32 per 1x32", "i8 per 1x16, scale: f16 per 1x256", "bf16 per channel"] {
             let clipped = clips(&format!("weight: {code}, scale: {scales}"));
             let one_sided = ["i1", "u8 + 9"].contains(&code);
             assert_eq!(clipped.len(), usize::from(one_sided), "{code}, {scales}: {clipped:?}");

@@ -57,7 +57,7 @@ fn mode() -> u64 {
 
 /// Schemes of the catalogue, and some whose numbers are all subnormal.
 fn schemes() -> Vec<Scheme> {
-    let catalogue = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-generated/schemes");
+    let catalogue = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels-generated/schemes");
     let mut files: Vec<_> =
         std::fs::read_dir(catalogue).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -70,7 +70,7 @@ impl Bench {
     fn new(backend: &'static Backend) -> Self {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("drivers").join(backend.name);
         let _ = std::fs::remove_dir_all(&folder);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/fake");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/fake");
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         for (name, files) in backend.folders {
             let folder = folder.join(name);
