@@ -299,7 +299,8 @@ impl<'a> RowSource<'a> {
                 match RowQuantiser::new(input.scheme, quantiser, input.given, own) {
                     Some(fast) => {
                         // A missing static scale is missing for every row.
-                        fast.parameters(&[], 0, ValueRange::default())?;
+                        let none = ValueRange::default();
+                        fast.parameters(&[], (0, &fast.factor(&[], none)?), none)?;
                         let all = match input.range {
                             _ if !fast.spans_rows() => ValueRange::default(),
                             Some(range) => range,
@@ -364,9 +365,10 @@ impl<'a> RowSource<'a> {
         match &self.conversion {
             RowConversion::Quantised(fast, all) => {
                 let group = fast.columns(self.k);
+                let Ok(factor) = fast.factor(row, *all) else { return codes.fill(0.0) };
                 for first in (0..self.k).step_by(group) {
                     let range = first..(first + group).min(self.k);
-                    let Ok(parameters) = fast.parameters(row, first, *all) else {
+                    let Ok(parameters) = fast.parameters(row, (first, &factor), *all) else {
                         codes[range].fill(0.0);
                         continue;
                     };
@@ -398,9 +400,12 @@ impl<'a> RowSource<'a> {
             RowConversion::Given => {}
             RowConversion::Quantised(fast, all) => {
                 let columns = fast.columns(self.k);
+                let Ok(factor) = fast.factor(row, *all) else { return };
                 for first in (0..self.k).step_by(columns) {
                     let range = first..(first + columns).min(self.k);
-                    let Ok(parameters) = fast.parameters(row, first, *all) else { return };
+                    let Ok(parameters) = fast.parameters(row, (first, &factor), *all) else {
+                        return;
+                    };
                     fast.codes(&row[range.clone()], parameters, &mut codes[range.clone()]);
                     for code in &mut codes[range] {
                         *code = (*code - parameters.zero) * parameters.scale;

@@ -71,6 +71,15 @@ impl Rounding {
             _ => Self::F32,
         }
     }
+
+    #[inline(always)]
+    fn round(self, value: f32) -> f32 {
+        match self {
+            Self::F32 => value,
+            Self::Bf16 => bf16_to_f32(f32_to_bf16(value)),
+            Self::F16 => f16_to_f32(f32_to_f16(value)),
+        }
+    }
 }
 
 /// A quantiser for x of one type.
@@ -85,67 +94,152 @@ pub(super) struct RowQuantiser<'a> {
     rounding: Rounding,
     low: f32,
     high: f32,
-    /// The only level, if [`Quotient`] chooses its scales.
-    quotient: Option<Quotient>,
+    /// The finest level, if its scales are chosen in `f32`.
+    finest: Option<FinestLevel>,
 }
 
-/// A dynamic scale that is the largest magnitude of a group over a number, in `f32`, rounded to the
-/// scale's type, or that of a zero point, the range of the group over a number: what most quantisers of groups are.
-/// There are many groups, so these are chosen without `f64`.
+/// The product of the levels that do not change along a row, without the finest one.
 #[derive(Clone, Copy, Debug)]
-struct Quotient {
-    divisor: f32,
-    number: Rounding,
-    /// The smallest and the largest code, if there is a zero point, an integer between them.
-    zero: Option<(f32, f32)>,
+pub(super) struct RowFactor {
+    product: Option<f64>,
+    arith: RoundedArithmetic,
+    /// The number of levels that are not part of it.
+    finer: usize,
 }
 
-impl Quotient {
-    fn of(quantiser: &Quantiser, format: FloatFormat) -> Option<Self> {
-        let [level] = &quantiser.scales[..] else { return None };
+/// A dynamic finest level whose numbers are chosen in `f32`, without `f64` and without the formats' general conversions: there
+/// is one for each group of x. What is rare is left to [`RowQuantiser::by_levels`].
+#[derive(Clone, Copy, Debug)]
+struct FinestLevel {
+    rule: FinestRule,
+    number: FinestNumber,
+    /// The type of the scheme's arithmetic, and the one in which levels are multiplied.
+    base: Rounding,
+    product: Rounding,
+}
+
+/// How a number of the finest level follows from its group.
+#[derive(Clone, Copy, Debug)]
+enum FinestRule {
+    /// The largest magnitude over a divisor.
+    Amax(f32),
+    /// The range over a divisor, beside a zero point: an integer from the least to the largest code.
+    Range { divisor: f32, least: f32, most: f32 },
+    /// A power of two of the largest magnitude's: so many less in the exponent, one more from a significand on.
+    Power { less: i32, above: f64 },
+}
+
+/// The type of the numbers of the finest level.
+#[derive(Clone, Copy, Debug)]
+enum FinestNumber {
+    Wide(Rounding),
+    /// A format of a byte or less.
+    Short(FloatFormat),
+    /// Powers of two alone.
+    Power,
+}
+
+impl FinestLevel {
+    /// For x of type `own`; `base` and `product` are the types of [`Self::base`] and [`Self::product`].
+    fn of(
+        quantiser: &Quantiser,
+        own: FloatFormat,
+        [base, product]: [FloatFormat; 2],
+    ) -> Option<Self> {
+        let (level, coarser) = quantiser.scales.split_first()?;
         let number = match level.number {
-            ScaleType::Number(Number::Float(F32)) => Rounding::F32,
-            ScaleType::Number(Number::Float(F16)) => Rounding::F16,
-            ScaleType::Number(Number::Float(BF16)) => Rounding::Bf16,
-            _ => return None,
+            ScaleType::InputDtype => Number::Float(own),
+            ScaleType::Number(number) => number,
         };
         let codes = quantiser.code;
-        let (divisor, zero) = match (level.rule, quantiser.zero) {
-            (ScaleRule::Amax(divisor), None) => (divisor, None),
-            (ScaleRule::Range(divisor), Some(zero))
-                if !zero.is_float() && zero.min() <= codes.min() && zero.max() >= codes.max() =>
+        let number = match number {
+            Number::Float(format @ (F32 | F16 | BF16)) => FinestNumber::Wide(Rounding::of(format)),
+            Number::Float(format) if format.bits() <= 8 => FinestNumber::Short(format),
+            Number::E8m0 => FinestNumber::Power,
+            _ => return None,
+        };
+        let single = coarser.is_empty() && base == F32;
+        let rule = match (level.rule, quantiser.zero, number) {
+            (ScaleRule::Amax(divisor), None, FinestNumber::Wide(_) | FinestNumber::Short(_)) => {
+                FinestRule::Amax(f64::from_bits(divisor) as f32)
+            }
+            (ScaleRule::Range(divisor), Some(zero), FinestNumber::Wide(_))
+                if single
+                    && !zero.is_float()
+                    && zero.min() <= codes.min()
+                    && zero.max() >= codes.max() =>
             {
-                (divisor, Some((codes.min() as f32, codes.max() as f32)))
+                let (least, most) = (codes.min() as f32, codes.max() as f32);
+                FinestRule::Range { divisor: f64::from_bits(divisor) as f32, least, most }
+            }
+            (rule, None, FinestNumber::Power) => {
+                let power = rule.power(codes.max().max(-codes.min()))?;
+                let above = power.above.unwrap_or(f64::INFINITY);
+                FinestRule::Power { less: power.exponent, above }
             }
             _ => return None,
         };
-        let own = level.group.rows == GroupSize::Each(1) && !level.stored && !level.divide;
-        let divisor = f64::from_bits(divisor) as f32;
-        (own && format == F32).then_some(Self { divisor, number, zero })
+        let of_rows = level.group.rows == GroupSize::Each(1);
+        let [base, product] = [base, product].map(Rounding::of);
+        let chosen = of_rows && !level.stored && !level.divide;
+        chosen.then_some(Self { rule, number, base, product })
     }
 
-    /// The parameters of finite values; `None` if the scale is 0 or beyond the type, where the rule says more.
+    /// The parameters of a group of finite values within the product of the coarser levels; `None` where the level's number is 0
+    /// or beyond its type, about which the rule says more.
     #[inline(always)]
-    fn parameters(self, values: &[f32]) -> Option<Parameters> {
-        let Some((least, most)) = self.zero else {
-            return Some(Parameters { scale: self.scale(largest(values))?, zero: 0.0 });
+    fn parameters(self, values: &[f32], outer: Option<f32>) -> Option<Parameters> {
+        // As in `RoundedArithmetic::over`.
+        let within = |factor: f32| match outer {
+            Some(outer) => factor / if outer == 0.0 { f32::MAX } else { outer },
+            None => factor,
         };
-        let ValueRange { low, high } = ValueRange::of(values);
-        let scale = self.scale(high - low)?;
-        let zero = least - low / scale;
-        Some(Parameters { scale, zero: round_even(zero.clamp(least, most)) })
+        let scale = |number: f32| match outer {
+            Some(outer) => self.product.round(outer * number),
+            None => number,
+        };
+        match self.rule {
+            FinestRule::Amax(divisor) => {
+                let number = self.rounded(within(self.base.round(largest(values) / divisor)))?;
+                Some(Parameters { scale: scale(number), zero: 0.0 })
+            }
+            FinestRule::Range { divisor, least, most } => {
+                let ValueRange { low, high } = ValueRange::of(values);
+                let scale = self.rounded((high - low) / divisor)?;
+                let zero = least - low / scale;
+                Some(Parameters { scale, zero: round_even(zero.clamp(least, most)) })
+            }
+            FinestRule::Power { less, above } => {
+                let bits = within(largest(values)).to_bits();
+                let significand = f32::from_bits(bits & 0x7f_ffff | 1.0f32.to_bits());
+                let exponent = (bits >> 23) as i32 - 127;
+                let up = i32::from(f64::from(significand) >= above);
+                let chosen = exponent + up - less;
+                // Not 0, subnormal or infinite; the smallest number of f16 is 2^-24.
+                let least = if self.base == Rounding::F16 { -24 } else { -126 };
+                let there = (-126..128).contains(&exponent) && (least..128).contains(&chosen);
+                let number = there.then(|| f32::from_bits(((chosen + 127) as u32) << 23))?;
+                Some(Parameters { scale: scale(number), zero: 0.0 })
+            }
+        }
     }
 
-    /// The scale of values of this extent.
+    /// A number in the type of the level, if it is above 0 and finite before and after.
     #[inline(always)]
-    fn scale(self, extent: f32) -> Option<f32> {
-        let scale = extent / self.divisor;
-        let scale = match self.number {
-            Rounding::F32 => scale,
-            Rounding::F16 => f16_to_f32(f32_to_f16(scale)),
-            Rounding::Bf16 => bf16_to_f32(f32_to_bf16(scale)),
+    fn rounded(self, number: f32) -> Option<f32> {
+        if !number.is_finite() {
+            return None;
+        }
+        let number = match self.number {
+            FinestNumber::Wide(rounding) => rounding.round(number),
+            FinestNumber::Short(format) => {
+                let mut number = [number.min(format.max() as f32)];
+                round_float(&mut number, format);
+                number[0]
+            }
+            FinestNumber::Power => return None,
         };
-        (scale > 0.0 && scale < f32::INFINITY).then_some(scale)
+        (number > 0.0 && number < f32::INFINITY).then_some(number)
     }
 }
 
@@ -212,7 +306,7 @@ impl<'a> RowQuantiser<'a> {
             rounding: Rounding::of(wide),
             low: quantiser.code.min() as f32,
             high: quantiser.code.max() as f32,
-            quotient: Quotient::of(quantiser, format),
+            finest: FinestLevel::of(quantiser, own, [format, wide]),
         })
     }
 
@@ -232,72 +326,95 @@ impl<'a> RowQuantiser<'a> {
         }
     }
 
-    /// Scale and zero point of the group of the finest level that begins at column `first`.
-    ///
-    /// `row` is the whole row, finite; `all` the range of x (needed if a level spans rows).
+    /// The product of what is the same for a whole row, which is finite; `all` is the range of x (needed if a level spans rows).
+    pub(super) fn factor(&self, row: &[f32], all: ValueRange) -> Result<RowFactor, ReferenceError> {
+        let levels = self.quantiser.scales.iter().skip(1).rev();
+        let of_row = levels.take_while(|level| level.group.cols == GroupSize::All).count();
+        let finer = self.quantiser.scales.len() - of_row;
+        let mut factor = RowFactor { product: None, arith: self.base, finer };
+        for at in (finer..self.quantiser.scales.len()).rev() {
+            self.multiply(&mut factor, at, (row, 0, all))?;
+        }
+        Ok(factor)
+    }
+
+    /// Scale and zero point of the group of the finest level that begins at column `first` of a row with this factor; `row` and
+    /// `all` are those of [`Self::factor`].
     #[inline(always)]
     pub(super) fn parameters(
         &self,
         row: &[f32],
-        first: usize,
+        (first, factor): (usize, &RowFactor),
         all: ValueRange,
     ) -> Result<Parameters, ReferenceError> {
-        if let Some(quotient) = self.quotient {
+        if let Some(finest) = self.finest
+            && factor.finer == 1
+        {
             let end = row.len().min(first + self.columns(row.len()));
-            if let Some(parameters) = quotient.parameters(&row[first..end]) {
+            let outer = factor.product.map(|product| product as f32);
+            if let Some(parameters) = finest.parameters(&row[first..end], outer) {
                 return Ok(parameters);
             }
         }
-        self.by_levels(row, first, all)
+        self.by_levels(row, (first, *factor), all)
     }
 
     /// [`Self::parameters`] for any levels.
     fn by_levels(
         &self,
         row: &[f32],
-        first: usize,
+        (first, mut factor): (usize, RowFactor),
         all: ValueRange,
     ) -> Result<Parameters, ReferenceError> {
-        let mut outer: Option<f64> = None;
-        let mut arith = self.base;
         let mut finest = ValueRange::default();
-        for (at, level) in self.quantiser.scales.iter().enumerate().rev() {
-            let number = match level.number {
-                ScaleType::InputDtype => Number::Float(self.own),
-                ScaleType::Number(number) => number,
-            };
-            let (column, columns) = match level.group.cols {
-                GroupSize::All => (0, 0..row.len()),
-                GroupSize::Each(columns) => {
-                    let columns = columns as usize;
-                    let begin = first / columns * columns;
-                    (first / columns, begin..(begin + columns).min(row.len()))
-                }
-            };
-            let value = if level.stored {
-                let missing = || ReferenceError::StaticInput(Component::InputScale(at as u8));
-                let values = self.given.scales.get(at).ok_or_else(missing)?;
-                *values.get(column).ok_or_else(missing)?
-            } else {
-                let across = level.group.rows == GroupSize::All;
-                let extent = if across { all } else { ValueRange::of(&row[columns.clone()]) };
-                number.decode(self.choose(level, number, extent, outer))
-            };
-            if at == 0 && self.quantiser.zero.is_some() && !level.stored {
-                let across = level.group.rows == GroupSize::All;
-                finest = if across { all } else { ValueRange::of(&row[columns]) };
-            }
-            arith = arith.with(level.stored_number());
-            outer = Some(match (outer, level.divide) {
-                (None, false) => value,
-                (None, true) => arith.div(1.0, value),
-                (Some(outer), false) => arith.mul(outer, value),
-                (Some(outer), true) => arith.div(outer, value),
-            });
+        for at in (0..factor.finer).rev() {
+            finest = self.multiply(&mut factor, at, (row, first, all))?;
         }
-        let scale = outer.unwrap_or(1.0);
-        let zero = self.zero_point(first, finest, scale, arith)?;
+        let scale = factor.product.unwrap_or(1.0);
+        let zero = self.zero_point(first, finest, scale, factor.arith)?;
         Ok(Parameters { scale: scale as f32, zero: zero as f32 })
+    }
+
+    /// Multiplies a factor with the number of a level at a column; the range from which the number is chosen, if it is.
+    fn multiply(
+        &self,
+        factor: &mut RowFactor,
+        at: usize,
+        (row, first, all): (&[f32], usize, ValueRange),
+    ) -> Result<ValueRange, ReferenceError> {
+        let level = &self.quantiser.scales[at];
+        let outer = factor.product;
+        let mut range = ValueRange::default();
+        let number = match level.number {
+            ScaleType::InputDtype => Number::Float(self.own),
+            ScaleType::Number(number) => number,
+        };
+        let (column, columns) = match level.group.cols {
+            GroupSize::All => (0, 0..row.len()),
+            GroupSize::Each(columns) => {
+                let columns = columns as usize;
+                let begin = first / columns * columns;
+                (first / columns, begin..(begin + columns).min(row.len()))
+            }
+        };
+        let value = if level.stored {
+            let missing = || ReferenceError::StaticInput(Component::InputScale(at as u8));
+            let values = self.given.scales.get(at).ok_or_else(missing)?;
+            *values.get(column).ok_or_else(missing)?
+        } else {
+            let across = level.group.rows == GroupSize::All;
+            range = if across { all } else { ValueRange::of(&row[columns]) };
+            number.decode(self.choose(level, number, range, outer))
+        };
+        let arith = factor.arith.with(level.stored_number());
+        factor.arith = arith;
+        factor.product = Some(match (outer, level.divide) {
+            (None, false) => value,
+            (None, true) => arith.div(1.0, value),
+            (Some(outer), false) => arith.mul(outer, value),
+            (Some(outer), true) => arith.div(outer, value),
+        });
+        Ok(range)
     }
 
     fn zero_point(
@@ -386,14 +503,11 @@ impl<'a> RowQuantiser<'a> {
     /// The values of the codes of a group's elements.
     #[inline(always)]
     pub(super) fn codes(&self, values: &[f32], parameters: Parameters, codes: &mut [f32]) {
+        // A loop for each, so that none asks for the type at each element.
         match self.rounding {
             Rounding::F32 => self.divided(values, parameters, codes, |value| value),
-            Rounding::Bf16 => {
-                self.divided(values, parameters, codes, |value| bf16_to_f32(f32_to_bf16(value)))
-            }
-            Rounding::F16 => {
-                self.divided(values, parameters, codes, |value| f16_to_f32(f32_to_f16(value)));
-            }
+            Rounding::Bf16 => self.divided(values, parameters, codes, |x| Rounding::Bf16.round(x)),
+            Rounding::F16 => self.divided(values, parameters, codes, |x| Rounding::F16.round(x)),
         }
         match (self.quantiser.code, self.quantiser.ties) {
             (Number::Float(format), _) => round_float(codes, format),
@@ -523,6 +637,10 @@ mod tests {
         ("e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor from amax / 2688 }", "f32"),
         ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),
         ("e2m1 { scale: e8m0 per 1x32, scale: f32 per token }", "f32"),
+        ("e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor static }", "f32"),
+        ("e4m3 { scale: e4m3 per 1x16, scale: own per token }", "own"),
+        ("e2m1 { scale: e8m0 per 1x32 from pow2 / 0.25 }", "own"),
+        ("e2m1 { scale: e4m3 per 1x16, scale: f32 per 1x64 }", "f32"),
         ("e4m3 { scale: e8m0 per 1x32 from amax / 448, scale: f32 per token }", "own"),
         ("e4m3 { scale: e8m0 per 1x32, scale: divide f32 per token }", "own"),
         ("i8 { zero: i8, scale: e8m0 per 1x64, scale: f32 per token }", "f32"),
@@ -552,10 +670,14 @@ mod tests {
                         unit * 0.01
                     }
                 }
+                7 => unit * 2f64.powi(-126 - (random % 20) as i32), // subnormal in f32
+                8 => unit * 1e38,
+                9 => unit * 1e-7, // the smallest numbers of f16
                 _ => f64::from(random % 255) * 0.5 - 63.5,
             }
         };
-        (0..3 * k).map(|_| own.round(value(next())) as f32).collect()
+        let finite = |x: f64| own.round(x).clamp(-own.max(), own.max()) as f32;
+        (0..3 * k).map(|_| finite(value(next()))).collect()
     }
 
     #[test]
@@ -568,25 +690,22 @@ mod tests {
             );
             let scheme = parse(&text).unwrap();
             let quantiser = scheme.quantiser().unwrap();
-            let given = StaticInput {
+            let given = |scale: f64| StaticInput {
                 scales: quantiser
                     .scales
                     .iter()
-                    .map(|level| {
-                        if !level.stored {
-                            Vec::new()
-                        } else if level.divide {
-                            vec![700.0]
-                        } else {
-                            vec![0.015625]
-                        }
+                    .map(|level| match (level.stored, level.divide) {
+                        (false, _) => Vec::new(),
+                        (true, true) => vec![700.0],
+                        (true, false) => vec![scale],
                     })
                     .collect(),
                 zeros: vec![3.0],
                 ..StaticInput::default()
             };
             for own in [F32, BF16, F16] {
-                for case in 0..8 {
+                for case in 0..11 {
+                    let given = given(if case == 0 { 0.0 } else { 0.015625 });
                     let x = rows(own, k, case, &mut state);
                     let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
                     let expected =
@@ -595,9 +714,10 @@ mod tests {
                     let all = ValueRange::of(&x);
                     for (token, row) in x.chunks(k).enumerate() {
                         let columns = fast.columns(k);
+                        let factor = fast.factor(row, all).unwrap();
                         for (group, values) in row.chunks(columns).enumerate() {
                             let first = group * columns;
-                            let parameters = fast.parameters(row, first, all).unwrap();
+                            let parameters = fast.parameters(row, (first, &factor), all).unwrap();
                             let mut codes = vec![0.0; values.len()];
                             fast.codes(values, parameters, &mut codes);
                             for (j, code) in codes.iter().enumerate() {
