@@ -189,11 +189,8 @@ impl FinestLevel {
     /// or beyond its type, about which the rule says more.
     #[inline(always)]
     fn parameters(self, values: &[f32], outer: Option<f32>) -> Option<Parameters> {
-        // As in `RoundedArithmetic::over`.
-        let within = |factor: f32| match outer {
-            Some(outer) => factor / if outer == 0.0 { f32::MAX } else { outer },
-            None => factor,
-        };
+        // Over 0 it is not finite.
+        let within = |factor: f32| outer.map_or(factor, |outer| factor / outer);
         let scale = |number: f32| match outer {
             Some(outer) => self.product.round(outer * number),
             None => number,
