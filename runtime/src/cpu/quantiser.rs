@@ -1,8 +1,8 @@
 //! The activation quantiser, one row at a time.
 //!
 //! In: a row of x in `f32`. Out: the values of its codes, scales and zero points, bit for bit those
-//! of [`quantloom_dsl::reference::quantise_activation`]. Scales are chosen by scalar code once per
-//! group; the work per element (range, division, rounding) is a plain loop that compilers
+//! of [`quantloom_dsl::reference::quantise_activation`]. Scales are chosen by scalar code, once per
+//! group or, where a whole row shares one, once per row; the work per element (range, division, rounding) is a plain loop that compilers
 //! vectorise.
 
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
@@ -107,8 +107,8 @@ pub(super) struct RowFactor {
     finer: usize,
 }
 
-/// A dynamic finest level whose numbers are chosen in `f32`, without `f64` and without the formats' general conversions: there
-/// is one for each group of x. What is rare is left to [`RowQuantiser::by_levels`].
+/// A dynamic finest level whose numbers are chosen in `f32`, without the formats' general conversions: there is one for each
+/// group of x. What is rare is left to [`RowQuantiser::by_levels`].
 #[derive(Clone, Copy, Debug)]
 struct FinestLevel {
     rule: FinestRule,
@@ -125,7 +125,7 @@ enum FinestRule {
     Amax(f32),
     /// The range over a divisor, beside a zero point: an integer from the least to the largest code.
     Range { divisor: f32, least: f32, most: f32 },
-    /// A power of two of the largest magnitude's: so many less in the exponent, one more from a significand on.
+    /// Two to the exponent of the largest magnitude less `less`, and one power more if its significand is at least `above`.
     Power { less: i32, above: f64 },
 }
 
@@ -133,8 +133,8 @@ enum FinestRule {
 #[derive(Clone, Copy, Debug)]
 enum FinestNumber {
     Wide(Rounding),
-    /// A format of a byte or less.
-    Short(FloatFormat),
+    /// A format of a byte or less, and its largest number.
+    Short(FloatFormat, f32),
     /// Powers of two alone.
     Power,
 }
@@ -154,13 +154,15 @@ impl FinestLevel {
         let codes = quantiser.code;
         let number = match number {
             Number::Float(format @ (F32 | F16 | BF16)) => FinestNumber::Wide(Rounding::of(format)),
-            Number::Float(format) if format.bits() <= 8 => FinestNumber::Short(format),
+            Number::Float(format) if format.bits() <= 8 => {
+                FinestNumber::Short(format, format.max() as f32)
+            }
             Number::E8m0 => FinestNumber::Power,
             _ => return None,
         };
         let single = coarser.is_empty() && base == F32;
         let rule = match (level.rule, quantiser.zero, number) {
-            (ScaleRule::Amax(divisor), None, FinestNumber::Wide(_) | FinestNumber::Short(_)) => {
+            (ScaleRule::Amax(divisor), None, FinestNumber::Wide(_) | FinestNumber::Short(..)) => {
                 FinestRule::Amax(f64::from_bits(divisor) as f32)
             }
             (ScaleRule::Range(divisor), Some(zero), FinestNumber::Wide(_))
@@ -189,7 +191,7 @@ impl FinestLevel {
     /// or beyond its type, about which the rule says more.
     #[inline(always)]
     fn parameters(self, values: &[f32], outer: Option<f32>) -> Option<Parameters> {
-        // Over 0 it is not finite.
+        // Divided by 0 a factor is infinite or NaN, which is refused below.
         let within = |factor: f32| outer.map_or(factor, |outer| factor / outer);
         let scale = |number: f32| match outer {
             Some(outer) => self.product.round(outer * number),
@@ -229,8 +231,8 @@ impl FinestLevel {
         }
         let number = match self.number {
             FinestNumber::Wide(rounding) => rounding.round(number),
-            FinestNumber::Short(format) => {
-                let mut number = [number.min(format.max() as f32)];
+            FinestNumber::Short(format, largest) => {
+                let mut number = [number.min(largest)];
                 round_float(&mut number, format);
                 number[0]
             }
@@ -482,7 +484,7 @@ impl<'a> RowQuantiser<'a> {
 
     /// The power of two of a rule.
     fn power(&self, rule: ScaleRule, amax: f64) -> f64 {
-        let exponent_of = |value: f64| (value.to_bits() >> 52) as i32 - 1023;
+        let exponent_of = |value: f64| (value.to_bits() >> 52 & 0x7ff) as i32 - 1023;
         let power_of = |exponent: i32| f64::from_bits(((1023 + exponent) as u64) << 52);
         let exponent = match rule.power(f64::from(self.high.max(-self.low))) {
             Some(power) if amax != 0.0 && amax.is_finite() => {
@@ -635,6 +637,7 @@ mod tests {
         ("e2m1 { scale: e4m3 per 1x16, scale: divide f32 per tensor from amax / 2688 }", "own"),
         ("e2m1 { scale: e8m0 per 1x32, scale: f32 per token }", "f32"),
         ("e2m1 { scale: e4m3 per 1x16, scale: f32 per tensor static }", "f32"),
+        ("e2m1 { scale: e8m0 per 1x32, scale: f32 per tensor static }", "f32"),
         ("e4m3 { scale: e4m3 per 1x16, scale: own per token }", "own"),
         ("e2m1 { scale: e8m0 per 1x32 from pow2 / 0.25 }", "own"),
         ("e2m1 { scale: e4m3 per 1x16, scale: f32 per 1x64 }", "f32"),
@@ -702,7 +705,7 @@ mod tests {
             };
             for own in [F32, BF16, F16] {
                 for case in 0..11 {
-                    let given = given(if case == 0 { 0.0 } else { 0.015625 });
+                    let given = given([0.0, -1.0].get(case as usize).copied().unwrap_or(0.015625));
                     let x = rows(own, k, case, &mut state);
                     let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
                     let expected =
