@@ -5,8 +5,8 @@ use crate::kernels::products::problem;
 use crate::kernels::{memory, sm, warp_groups, warp_matrices};
 use quantloom_codegen::emit::{hip, ptx};
 use quantloom_codegen::ir::{Kernel, verify};
-use quantloom_codegen::schedule::Schedule;
 use quantloom_codegen::schedule::skinny::SkinnyTile;
+use quantloom_codegen::schedule::{RareFlag, Schedule};
 
 fn skinny(scheme: &str, target: &str, tile: SkinnyTile) -> Kernel {
     tile.build(&problem(scheme, 0, target, (256, 1024))).unwrap()
@@ -35,6 +35,7 @@ const TILE: SkinnyTile = SkinnyTile {
     splits: 1,
     interleaved: false,
     programmatic: true,
+    makes_operand: RareFlag(false),
 };
 
 #[test]

@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use quantloom_dsl::format::Number;
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::format::{FloatFormat, Number};
+use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 use quantloom_runtime::accumulation::{Decoded, ScaleDigits, ScaledWeights, Sums};
 use quantloom_runtime::gpu::{
     Alternatives, ChoiceSource, ChosenKernel, Request, Stacked, StackedAlternatives, StackedChoice,
@@ -33,6 +33,14 @@ pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 /// The parameter of a key with [`Stacked::chosen_from`], where that is not the number of experts.
 const CHOSEN_FROM: &str = "chosen_from";
 
+/// The parameter of a key whose kernel makes its operand of x: the place of the type of x in [`INPUT_DTYPES`].
+const INPUT_DTYPE: &str = "input_dtype";
+
+/// The type of x of a key.
+fn input_dtype(number: u64) -> Option<FloatFormat> {
+    INPUT_DTYPES.get(usize::try_from(number).ok()?).copied()
+}
+
 /// The parameter of a key, 1, whose weight is in the layout for numbers of [`Problem::param_ranges`] alone.
 pub(super) const LAYOUT_OF_RANGE: &str = "layout_of_range";
 
@@ -55,6 +63,10 @@ pub(super) fn choose(
     let (chosen, by) = match found {
         Some(found) => found,
         None => (choose_by_model(&problem, most).map_err(JitError::from)?, ChoiceSource::Model),
+    };
+    let chosen = match by {
+        ChoiceSource::Tuned => chosen,
+        _ => chosen.making_operand(&problem, most),
     };
     Ok(choice(request, &problem, chosen, by)?)
 }
@@ -107,6 +119,10 @@ pub(super) fn choose_experts(
             let chosen = choose_stacked_of(&problem, (tokens, slots), only);
             (chosen.map_err(JitError::from)?, ChoiceSource::Model)
         }
+    };
+    let chosen = match by {
+        ChoiceSource::Tuned => chosen,
+        _ => chosen.making_operand(&problem, tokens),
     };
     let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
     let mut replaced = only.is_some();
@@ -273,6 +289,10 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
             let chosen = Chosen::read(name, parameters)?;
             let in_range = parameters.get(SCALES_IN_RANGE) == Some(&1);
             let problem = problem()?.giving(*output)?.of_scales(in_range);
+            let problem = match parameters.get(INPUT_DTYPE) {
+                Some(&number) => problem.reading(input_dtype(number).ok_or_else(none)?),
+                None => problem,
+            };
             let problem = match experts {
                 None => problem,
                 Some(role) => {
@@ -297,8 +317,8 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
                     Some(Routed { stack, slots, whole_blocks })
                 }
             };
-            let of = (scheme, activation, *own);
-            return operand::written(&read_by(&problem()?), of, routed, (columns, launch));
+            let of = (*own, columns);
+            return operand::written(&read_by(&problem()?), of, routed, launch);
         }
         Work::OrderWithOperand { own, .. } if name == operand::SCHEDULE => {
             let columns = size("x_columns")?;
@@ -311,8 +331,8 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
                 slots: small("slots")?,
                 counted: false,
             };
-            let of = (scheme, activation, *own);
-            return operand::written_with_order(&read_by(&problem()?), of, columns, &order);
+            let of = (*own, columns);
+            return operand::written_with_order(&read_by(&problem()?), of, &order);
         }
         Work::ToNative(_) if name == TRANSFORM => Direction::ToNative,
         Work::FromNative(_) if name == TRANSFORM => Direction::FromNative,
@@ -346,7 +366,8 @@ pub(super) fn problem_on(
     let of = ((request.n, request.k), request.layout_of_range);
     let problem = posed(request.scheme, request.activation, target, of)?;
     let output = request.scheme.output.unwrap_or(Number::Float(request.input_dtype));
-    Ok(problem.giving(output)?.of_scales(request.scales_in_range))
+    let problem = problem.giving(output)?.reading(request.input_dtype);
+    Ok(problem.of_scales(request.scales_in_range))
 }
 
 fn posed(
@@ -388,7 +409,10 @@ pub(super) fn choice(
     let of_range = rounds || problem.power_of_range().is_some();
     let in_range = (of_range && problem.scales_in_range()).then_some((SCALES_IN_RANGE, 1));
     let parameters = chosen.parameters().into_iter().chain(sizes).chain(in_range);
-    let parameters = parameters.chain(layout_of(problem));
+    let number = INPUT_DTYPES.iter().position(|known| *known == request.input_dtype);
+    let of_x = number.filter(|_| chosen.schedule().makes_operand());
+    let of_x = of_x.map(|number| (INPUT_DTYPE, number as u64));
+    let parameters = parameters.chain(layout_of(problem)).chain(of_x);
     let schedule = Schedule::new(chosen.name(), parameters);
     let work = Work::product(request.scheme, request.activation, problem.output);
     let key = KernelKey { work, schedule, target: request.target.to_owned() };

@@ -1,7 +1,7 @@
 //! The kernels that compute the operand of x for a product.
 
+use quantloom_dsl::Activation;
 use quantloom_dsl::format::Number;
-use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{Request, Stacked};
 use quantloom_runtime::source::{ExpertRole, KernelKey, Schedule, Work};
 
@@ -10,7 +10,7 @@ use super::compile::{layout_of, role, stack};
 use crate::ir::Kernel;
 use crate::schedule::activation::{ActivationProblem, Routed, activation};
 use crate::schedule::experts::SortProblem;
-use crate::schedule::{Chosen, InputScale, Problem, order_with_operand, takes_order_with_operand};
+use crate::schedule::{Chosen, Problem, order_with_operand, takes_order_with_operand};
 use crate::target::Feature;
 
 /// The name of these kernels' schedule in a key.
@@ -29,30 +29,16 @@ pub(super) fn problem(
 ) -> Result<Option<ActivationProblem>, JitError> {
     let own = Number::Float(request.input_dtype);
     let converted = matches!(request.activation, Activation::Float(listed) if *listed != own);
-    let of = (request.scheme, request.activation, own);
     let made = product.input.prepared || converted;
-    made.then(|| posed(product, of, request.x_columns)).transpose()
+    made.then(|| posed(product, own, request.x_columns)).transpose()
 }
 
 fn posed(
     product: &Problem,
-    (scheme, activation, own): (&Scheme, &Activation, Number),
+    input_dtype: Number,
     columns: u64,
 ) -> Result<ActivationProblem, JitError> {
-    let columns = u32::try_from(columns).unwrap_or(u32::MAX);
-    let (operand, shape) = (product.input.operand, (columns, product.input.columns));
-    let gathers = product.order.is_some();
-    let target = product.target();
-    let problem = ActivationProblem::new(scheme, activation, own, operand, target, shape, gathers)?;
-    if product.input.codes {
-        return Ok(problem.leaving_codes()?);
-    }
-    if product.plan.compute.folds_input {
-        return Ok(problem.folding()?.in_fragments(product.input.fragments));
-    }
-    let segment = product.input.scale.and_then(InputScale::columns);
-    let problem = problem.in_segments(segment).in_fragments(product.input.fragments);
-    Ok(problem.with_scales_in(product.input.scale_order))
+    Ok(product.operand(input_dtype, u32::try_from(columns).unwrap_or(u32::MAX))?)
 }
 
 /// The keys, in the order of the launches, for a product by a kernel; `None` for the product of most schedules.
@@ -61,7 +47,11 @@ pub(super) fn keys(
     product: &Problem,
     kernel: Option<&KernelKey>,
 ) -> Result<Vec<KernelKey>, JitError> {
-    let own = as_multiplied(product, chosen(kernel)?);
+    let chosen = chosen(kernel)?;
+    if chosen.is_some_and(|chosen| chosen.schedule().makes_operand()) {
+        return Ok(Vec::new());
+    }
+    let own = as_multiplied(product, chosen);
     let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let work =
         Work::operand(request.scheme, request.activation, Number::Float(request.input_dtype));
@@ -151,11 +141,10 @@ pub(super) fn key_with_order(
 /// The kernel of such a key.
 pub(super) fn written_with_order(
     product: &Problem,
-    of: (&Scheme, &Activation, Number),
-    columns: u64,
+    (input_dtype, columns): (Number, u64),
     order: &SortProblem,
 ) -> Result<Kernel, JitError> {
-    Ok(order_with_operand(&posed(product, of, columns)?, order))
+    Ok(order_with_operand(&posed(product, input_dtype, columns)?, order))
 }
 
 fn launches(
@@ -180,11 +169,11 @@ fn launches(
 /// One of the kernels; `routed` is the product of an expert layer whose experts read x in different ways.
 pub(super) fn written(
     product: &Problem,
-    of: (&Scheme, &Activation, Number),
+    (input_dtype, columns): (Number, u64),
     routed: Option<Routed>,
-    (columns, launch): (u64, u64),
+    launch: u64,
 ) -> Result<Kernel, JitError> {
-    let problem = posed(product, of, columns)?;
+    let problem = posed(product, input_dtype, columns)?;
     let problem = match routed {
         None => problem,
         Some(routed) => problem.routed(routed),

@@ -71,8 +71,12 @@ impl Overrides {
         let mut any = false;
         for (name, value) in self.all.iter().chain(own) {
             let free = |name: &str| !["n", "k", SCALES_IN_RANGE].contains(&name);
+            let choices = Chosen::choices(&schedule.name);
             match schedule.parameters.get_mut(name).filter(|_| free(name)) {
                 Some(parameter) => *parameter = *value,
+                None if choices.contains(&name.as_str()) => {
+                    schedule.parameters.insert(name.clone(), *value);
+                }
                 None => {
                     let known = schedule.parameters.keys().filter(|name| free(name));
                     return Err(JitError::Parameter {

@@ -52,7 +52,7 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Extent, Half, Kernel, LaunchConfig, Op, Operand,
-    ParameterId, Shuffle, Special, Ternary, Width, Word,
+    ParameterId, SharedId, Shuffle, Space, Special, Ternary, Width, Word,
 };
 use crate::schedule::byte_fragments::{ByteFragments, STEP};
 use crate::target::Feature;
@@ -259,6 +259,61 @@ pub(in crate::schedule) fn write_part(
     this.write(b, rows, programmatic);
 }
 
+/// The operand of a row of x that a block of a product makes for itself, in shared memory.
+pub(in crate::schedule) struct OperandOfBlock<'p> {
+    writer: Writer<'p>,
+}
+
+/// Where such an operand is.
+#[derive(Clone, Copy)]
+pub(in crate::schedule) struct BlockOperand {
+    /// Its elements, `[row][column]`.
+    pub(in crate::schedule) elements: SharedId,
+    /// Its scales, f32 `[row][group]`, if the product reads any.
+    pub(in crate::schedule) scales: Option<SharedId>,
+}
+
+impl<'p> OperandOfBlock<'p> {
+    /// Declares what is read besides x, which is in a buffer; `thread` is the thread's number among the `threads` that make its
+    /// row: row `row` of the operand and row `of_x` of x. No other kernel is needed for the operand
+    /// ([`ActivationProblem::launches`]), and if a scale is chosen from a whole row these are all threads of the block.
+    pub(in crate::schedule) fn declare(
+        b: &mut Builder,
+        problem: &'p ActivationProblem,
+        (x, to): (BufferId, BlockOperand),
+        (thread, threads): (Operand, u32),
+        [row, of_x]: [Operand; 2],
+    ) -> Self {
+        let vectors = vectors_of_thread(problem, threads);
+        let source = VectorSource::of(b, problem, x, problem.gathers);
+        let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
+        let levels = given.map(|given| Levels::in_block(problem, given, to.scales));
+        let writer = Writer {
+            problem,
+            partition: Partition { threads, vectors, blocks: 1 },
+            source,
+            levels,
+            group_scales: None,
+            operand: to.elements.into(),
+            row,
+            first: b.mul(of_x, problem.k),
+            matrix: 0u32.into(),
+            column: b.mul(thread, VECTOR),
+        };
+        Self { writer }
+    }
+
+    /// Makes the row; a barrier has to follow.
+    pub(in crate::schedule) fn make(&self, b: &mut Builder) {
+        self.writer.write_row(b, false);
+    }
+}
+
+/// Vectors of a row for each of so many threads.
+pub(in crate::schedule) fn vectors_of_thread(problem: &ActivationProblem, threads: u32) -> u32 {
+    (problem.padded / VECTOR).div_ceil(threads)
+}
+
 /// Everything that the parts of the kernel share.
 struct Writer<'p> {
     problem: &'p ActivationProblem,
@@ -266,7 +321,7 @@ struct Writer<'p> {
     source: VectorSource,
     levels: Option<Levels<'p>>,
     group_scales: Option<GroupScales<'p>>,
-    operand: BufferId,
+    operand: Space,
     /// The number of the row, its first element of x, and the matrix whose static parameters it has.
     row: Operand,
     first: Operand,
@@ -316,7 +371,7 @@ impl<'p> Writer<'p> {
             source,
             levels,
             group_scales,
-            operand,
+            operand: operand.into(),
             row,
             first,
             matrix,
@@ -408,15 +463,13 @@ impl<'p> Writer<'p> {
                 self.source.load_with_columns(b, self.first, self.column, self.limit());
             self.finish_group_scales(b, of_groups, &words, &columns);
         } else if !self.problem.spans_columns() {
-            let words = self.load(b, self.column);
+            let vectors = self.load_vectors(b);
             let outer = outer(b, None);
-            self.finish(b, self.column, &words, outer.as_ref());
+            for (column, words) in &vectors {
+                self.finish(b, *column, words, outer.as_ref());
+            }
         } else if self.partition.vectors <= HELD {
-            let vectors = (0..self.partition.vectors).map(|vector| {
-                let column = b.add(self.column, vector * apart);
-                (column, self.load(b, column))
-            });
-            let vectors: Vec<(Operand, Vec<Operand>)> = vectors.collect();
+            let vectors = self.load_vectors(b);
             let running = Running::start(b, self.problem.signed());
             for (_, words) in &vectors {
                 let elements = self.source.elements(b, words);
@@ -443,6 +496,15 @@ impl<'p> Writer<'p> {
                 self.finish(b, column, &words, outer.as_ref());
             });
         }
+    }
+
+    /// Loads all vectors of the thread, each with its column.
+    fn load_vectors(&self, b: &mut Builder) -> Vec<(Operand, Vec<Operand>)> {
+        let vectors = (0..self.partition.vectors).map(|vector| {
+            let column = b.add(self.column, vector * self.partition.apart());
+            (column, self.load(b, column))
+        });
+        vectors.collect()
     }
 
     /// Whether a vector is inside of the operand.

@@ -30,6 +30,7 @@ macro_rules! schedules {
         /// The functions of each schedule that need no choice yet.
         const SCHEDULES: &[Listed] = &[$(Listed {
             name: <$choices>::schedule,
+            choices: <$choices>::choices,
             serves: <$choices>::serves,
             choose: |problem, tokens| <$choices>::choose(problem, tokens).map(Chosen::$variant),
             candidates: |problem, tokens| {
@@ -66,6 +67,7 @@ schedules! {
 /// A schedule of the list, as functions that give a [`Chosen`].
 struct Listed {
     name: fn() -> &'static str,
+    choices: fn() -> &'static [&'static str],
     serves: fn(&Problem, u32) -> bool,
     choose: fn(&Problem, u32) -> Result<Chosen, Unscheduled>,
     candidates: fn(&Problem, u32) -> Vec<Chosen>,
@@ -123,9 +125,23 @@ impl Chosen {
         (listed(name)?.choose)(problem, tokens)
     }
 
+    /// The same with blocks that make their operand of x, where that takes less time for a call of so many tokens.
+    #[must_use]
+    pub fn making_operand(self, problem: &Problem, tokens: u32) -> Self {
+        match self {
+            Self::Skinny(tile) => Self::Skinny(tile.making_operand(problem, tokens)),
+            other => other,
+        }
+    }
+
     /// The names of all schedules.
     pub fn names() -> Vec<&'static str> {
         SCHEDULES.iter().map(|schedule| (schedule.name)()).collect()
+    }
+
+    /// The names of a schedule's free choices; none of a name that is no schedule's.
+    pub fn choices(name: &str) -> &'static [&'static str] {
+        listed(name).map_or(&[], |schedule| (schedule.choices)())
     }
 
     /// Writes the kernel.

@@ -64,6 +64,11 @@ impl Constants {
         [(self.channel_scale, io.channel_scale), (self.bias, io.bias)]
     }
 
+    /// The scales of tokens, f32, one after another.
+    pub(super) const fn x_scale(&self) -> Option<SharedId> {
+        self.x_scale
+    }
+
     /// The constants of tokens, and where they come from.
     pub(super) const fn of_tokens(
         &self,

@@ -22,6 +22,11 @@ pub trait FreeChoices {
     /// [`Self::schedule`], of a value.
     fn name(&self) -> &'static str;
 
+    /// The names of all free choices.
+    fn choices() -> &'static [&'static str]
+    where
+        Self: Sized;
+
     /// The free choices by name. N and K, also constants of the source, are in the problem.
     fn parameters(&self) -> Vec<(&'static str, u64)>;
 
@@ -91,6 +96,11 @@ pub trait Schedule: FreeChoices {
 
     /// Whether blocks may add the rows of a token's experts ([`Stack::combined`]).
     fn combines_experts(&self) -> bool {
+        false
+    }
+
+    /// Whether blocks make their operand of x themselves: no kernel before the product does.
+    fn makes_operand(&self) -> bool {
         false
     }
 

@@ -54,6 +54,7 @@ pub use arrange::Order;
 pub use buffers::{PER_ROW_LAYOUT, ProductBuffers};
 pub use byte_fragments::ByteFragments;
 pub use candidates_stacked::candidates_stacked;
+pub use choices::RareFlag;
 pub use choose::{Chosen, candidates, choose, choose_by_model};
 pub use choose_stacked::{choose_stacked, choose_stacked_of};
 pub use group_params::{GroupParams, ParamKind};

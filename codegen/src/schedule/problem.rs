@@ -8,9 +8,12 @@
 //! the product: a schedule chooses them (`mapping`).
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
-use quantloom_dsl::format::{BF16, F16, F32, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::format::{
+    BF16, F16, F32, FloatFormat, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number,
+};
 use quantloom_dsl::{Accuracy, Activation, BufferRole, Code, Scheme, ZeroPointCorrection};
 
+use super::activation::ActivationProblem;
 use super::arrange::{Arranged, Order};
 use super::byte_fragments::ByteFragments;
 use super::chunk::tile_words;
@@ -64,6 +67,8 @@ pub struct Problem {
     pub input: Input,
     /// Type of y: f32, f16 or bf16.
     pub output: Number,
+    /// Type of x before its operand is made, where it is known: f32, f16 or bf16.
+    pub input_dtype: Option<FloatFormat>,
     /// The experts whose matrices are stacked; `None` if there is a single matrix.
     pub stack: Option<Stack>,
     /// The mapping to the plan's own instruction, from which schedules begin ([`MainLoop::new`]).
@@ -163,6 +168,7 @@ impl Problem {
             bias,
             input,
             output,
+            input_dtype: None,
             stack: None,
             own_mapping: mapping,
             scales_in_range: false,
@@ -240,6 +246,65 @@ impl Problem {
     pub fn giving(self, output: Number) -> Result<Self, Unscheduled> {
         written(output, self.target())?;
         Ok(self.changed(|problem| problem.output = output))
+    }
+
+    /// The same product of x of a type.
+    #[must_use]
+    pub fn reading(self, input_dtype: FloatFormat) -> Self {
+        self.changed(|problem| problem.input_dtype = Some(input_dtype))
+    }
+
+    /// The same product of x as it is given, for the buffers of a kernel that makes its operand itself; `None` if the type of x
+    /// is not known.
+    pub(super) fn of_given_x(&self) -> Option<Self> {
+        let operand = match self.input_dtype? {
+            F32 => OperandType::F32,
+            F16 => OperandType::F16,
+            BF16 => OperandType::Bf16,
+            _ => return None,
+        };
+        let input = Input {
+            operand,
+            columns: self.k,
+            prepared: false,
+            scale: None,
+            codes: false,
+            fragments: None,
+            scale_order: ScaleOrder::Rows,
+        };
+        Some(Self { input, ..self.clone() })
+    }
+
+    /// The operand of x of a type with so many columns, as this product reads it.
+    ///
+    /// # Errors
+    /// An operand that no kernel makes.
+    pub fn operand(
+        &self,
+        input_dtype: Number,
+        columns: u32,
+    ) -> Result<ActivationProblem, Unscheduled> {
+        let (scheme, activation) = &self.stem;
+        let (operand, shape) = (self.input.operand, (columns, self.input.columns));
+        let (target, gathers) = (self.target(), self.order.is_some());
+        let problem = ActivationProblem::new(
+            scheme,
+            activation,
+            input_dtype,
+            operand,
+            target,
+            shape,
+            gathers,
+        )?;
+        if self.input.codes {
+            return problem.leaving_codes();
+        }
+        if self.plan.compute.folds_input {
+            return Ok(problem.folding()?.in_fragments(self.input.fragments));
+        }
+        let segment = self.input.scale.and_then(InputScale::columns);
+        let problem = problem.in_segments(segment).in_fragments(self.input.fragments);
+        Ok(problem.with_scales_in(self.input.scale_order))
     }
 
     /// The same product of a weight of which all numbers are in [`Self::param_ranges`], or of any.

@@ -21,6 +21,7 @@
 mod activation;
 mod choice;
 mod group_columns;
+mod own_operand;
 mod params;
 
 use crate::ir::{
@@ -28,6 +29,7 @@ use crate::ir::{
     Type, Uniformity,
 };
 
+use super::activation::ActivationProblem;
 use super::buffers::ProductBuffers;
 use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::combined::{CombinedBlock, ExpertsOfToken};
@@ -46,6 +48,7 @@ use super::unscheduled::Unscheduled;
 use super::weights_prefetch::WeightsPrefetch;
 use activation::Activation;
 use group_columns::GroupColumns;
+use own_operand::OwnOperand;
 use params::{LaneParams, TileParams};
 
 pub use choice::SkinnyTile;
@@ -59,6 +62,8 @@ struct Skinny<'p> {
     /// The columns of D that have groups, if any do.
     groups: Option<GroupColumns>,
     io: ProductBuffers,
+    /// The operand of x, if the block makes it.
+    operand: Option<&'p ActivationProblem>,
     lane: Operand,
     warp: Operand,
     place: Place,
@@ -100,17 +105,20 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         if tile.matrices(main.problem) > 1 { " of each expert" } else { "" },
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
-    let io = ProductBuffers::declare(&mut b, main.problem, tile.tokens);
+    let operand = tile.makes_operand.0.then(|| own_operand::problem(main, &tile)).flatten();
+    let given = operand.as_ref().and_then(|_| main.problem.of_given_x());
+    let io = ProductBuffers::declare(&mut b, given.as_ref().unwrap_or(main.problem), tile.tokens);
+    let read = (io, operand.as_ref());
     match main.problem.stack.zip(io.order) {
         None => {
             let place = |b: &mut Builder, _| Place::single(b, (&io, tile));
-            Skinny::start(&mut b, (main, x_fragment), (tile, io), place).write(&mut b);
+            Skinny::start(&mut b, (main, x_fragment), (tile, read), place).write(&mut b);
         }
         Some(experts) if experts.0.combined => {
             let place = ((io.m, main.problem.n), blocks);
             let block = CombinedBlock::begin(&mut b, experts, place, tile.programmatic);
             let place = |b: &mut Builder, warp| Place::combined(b, (main, tile), block, warp);
-            Skinny::start(&mut b, (main, x_fragment), (tile, io), place).write(&mut b);
+            Skinny::start(&mut b, (main, x_fragment), (tile, read), place).write(&mut b);
         }
         Some(experts) => {
             let shape = (blocks, tile.splits);
@@ -124,7 +132,7 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
             };
             let write = |b: &mut Builder, matrix| {
                 let place = |b: &mut Builder, _| Place::routed(b, tile, (&block, matrix));
-                Skinny::start(b, (main, x_fragment), (tile, io), place).write(b);
+                Skinny::start(b, (main, x_fragment), (tile, read), place).write(b);
             };
             block.when_in_use(&mut b, write, zeros);
         }
@@ -215,7 +223,7 @@ impl<'p> Skinny<'p> {
     fn start(
         b: &mut Builder,
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
-        (tile, io): (SkinnyTile, ProductBuffers),
+        (tile, (io, operand)): (SkinnyTile, (ProductBuffers, Option<&'p ActivationProblem>)),
         place: impl FnOnce(&mut Builder, Operand) -> Place,
     ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
@@ -223,7 +231,7 @@ impl<'p> Skinny<'p> {
         let (codes, params) = (Vec::new(), Vec::new());
         let groups = GroupColumns::of(main, tile.tokens);
         let mut this =
-            Self { main, x_fragment, tile, groups, io, lane, warp, place, codes, params };
+            Self { main, x_fragment, tile, groups, io, operand, lane, warp, place, codes, params };
         this.place_tiles(b);
         this
     }
@@ -317,7 +325,8 @@ impl<'p> Skinny<'p> {
         if table.is_some() {
             self.participants().wait(b);
         }
-        let x = Activation::place(b, self);
+        let own = self.operand.map(|problem| OwnOperand::declare(b, self, problem, &constants));
+        let x = Activation::place(b, self, own.as_ref());
         let summing = Summing::declare(b, self.main);
         let sums = match self.groups {
             Some(groups) => Sums::OfGroups {
@@ -342,6 +351,9 @@ impl<'p> Skinny<'p> {
                 None
             }
         };
+        if let Some(own) = own {
+            own.make(b, self);
+        }
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
         b.for_each(start, end, 1u32, "k_tile", |b, k_tile| {

@@ -312,6 +312,12 @@ pub enum ChoiceRule {
         "blocks that add the experts of a token have tokens 1 or 2, whole rows of K and equally many warps for each expert"
     )]
     Combined,
+    /// Of skinny blocks that make their operand of x.
+    #[error(
+        "blocks that make their operand of x have one token, whose type is known, 4 vectors of x a thread at most, and scales that one \
+         kernel chooses; those that add the experts of a token have none of a whole row"
+    )]
+    MakesOperand,
     /// Of every schedule that splits K.
     #[error("splits must be at least 1, and at most the number of k-tiles of K")]
     Splits,

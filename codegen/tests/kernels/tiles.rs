@@ -1,5 +1,6 @@
 //! Small tiles, to vary.
 
+use quantloom_codegen::schedule::RareFlag;
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
@@ -13,6 +14,7 @@ pub const SKINNY: SkinnyTile = SkinnyTile {
     splits: 1,
     interleaved: false,
     programmatic: false,
+    makes_operand: RareFlag(false),
 };
 
 /// Of a product in tiles.

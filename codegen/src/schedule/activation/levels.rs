@@ -13,7 +13,8 @@ use super::source::VECTOR;
 use super::value_range::ValueRange;
 use super::{RANGES_OF_A_LANE, ranges_buffer};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent, Operand, ParameterId, Type, Width, Word,
+    Access, Address, BufferId, Builder, Cache, Extent, Operand, ParameterId, SharedId, Type, Width,
+    Word,
 };
 
 /// The static parameters of a quantiser, and ranges from an earlier kernel.
@@ -96,6 +97,16 @@ impl<'p> Levels<'p> {
         row: Operand,
     ) -> Self {
         let scale = problem.has_scales().then(|| OperandScales::declare(b, problem, rows, row));
+        Self { scale, ..Self::new(problem, given) }
+    }
+
+    /// The levels of rows that a block makes for itself, with their scales in shared memory, if the product reads any.
+    pub(super) fn in_block(
+        problem: &'p ActivationProblem,
+        given: Given<'p>,
+        scales: Option<SharedId>,
+    ) -> Self {
+        let scale = scales.map(|scales| OperandScales::in_block(problem, scales));
         Self { scale, ..Self::new(problem, given) }
     }
 

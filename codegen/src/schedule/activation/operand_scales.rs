@@ -6,13 +6,13 @@ use quantloom_dsl::format::{NUMBER_F32, Number};
 use super::masked;
 use super::problem::ActivationProblem;
 use crate::ir::{
-    Address, Binary, BufferId, Builder, Extent, Operand, ParameterId, Unary, Width, Word,
+    Address, Binary, Builder, Extent, Operand, ParameterId, SharedId, Space, Unary, Width, Word,
 };
 use crate::schedule::ScaleOrder;
 
 /// The scales of the operand: f32, or codes of e8m0 or e4m3.
 pub(super) struct OperandScales {
-    buffer: BufferId,
+    array: Space,
     order: ScaleOrder,
     /// Scales of a row.
     groups: u32,
@@ -44,7 +44,13 @@ impl OperandScales {
             let m = b.argument(m);
             ScaleOrder::end_of_tile(b, row, m)
         });
-        Self { buffer, order, groups, codes, end }
+        Self { array: buffer.into(), order, groups, codes, end }
+    }
+
+    /// In shared memory, f32 `[row][group]`.
+    pub(super) fn in_block(problem: &ActivationProblem, array: SharedId) -> Self {
+        let (order, groups) = (ScaleOrder::Rows, problem.groups());
+        Self { array: array.into(), order, groups, codes: None, end: None }
     }
 
     /// The scale to store, of the product of all levels and the number of the finest.
@@ -64,14 +70,14 @@ impl OperandScales {
         match (self.end, group) {
             (Some(end), Some(group)) => b.for_each(row, end, 1u32, "row", |b, row| {
                 let at = self.order.place(b, (row, self.groups), group);
-                b.store(Address::new(self.buffer, at), &[value], Width::B32, begins);
+                b.store(Address::new(self.array, at), &[value], Width::B32, begins);
             }),
             (_, group) => {
                 let at = match group {
                     None => row,
                     Some(group) => self.order.place(b, (row, self.groups), group),
                 };
-                let to = Address::new(self.buffer, at);
+                let to = Address::new(self.array, at);
                 let code = match self.codes {
                     None => return b.store(to, &[value], Width::B32, begins),
                     // A power of two: its exponent, 0 for the subnormal 2^-127.

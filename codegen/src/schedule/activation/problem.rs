@@ -309,7 +309,7 @@ impl ActivationProblem {
     }
 
     /// Whether a scale is chosen from a whole row.
-    pub(super) fn spans_columns(&self) -> bool {
+    pub(in crate::schedule) fn spans_columns(&self) -> bool {
         self.chosen()
             .any(|level| level.group.rows != GroupSize::All && level.group.cols == GroupSize::All)
     }

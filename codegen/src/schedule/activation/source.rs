@@ -61,6 +61,17 @@ impl VectorSource {
         let shape = [Extent::Parameter(m), Extent::Constant(problem.k)];
         let layout = format!("{} [k, m]", problem.own);
         let x = b.buffer_of(BufferRole::X, word, Access::ReadOnly, &shape, &layout);
+        Self::of(b, problem, x, gathers)
+    }
+
+    /// Of x in a buffer; declares its order and its prescale, if it has them.
+    pub(super) fn of(
+        b: &mut Builder,
+        problem: &ActivationProblem,
+        x: BufferId,
+        gathers: bool,
+    ) -> Self {
+        let half = half(problem.own);
         let each = |words: u32| -> Vec<Extent> {
             let matrices = problem.routed.map(|_| problem.matrices());
             matrices.into_iter().chain([words]).map(Extent::Constant).collect()
@@ -79,7 +90,7 @@ impl VectorSource {
             let shape = each(problem.k);
             b.buffer_of(BufferRole::Prescale, Word::U32, Access::Constant, &shape, "f32 [k]")
         });
-        let widest = if gathers { 1 } else { 16 / word.bytes() };
+        let widest = if gathers { 1 } else { if half.is_some() { 8 } else { 4 } };
         let unit = (1 << problem.k.trailing_zeros().min(3)).min(widest);
         Self { x, order, prescale, one_row: false, half, k: problem.k, of_matrix: None, unit }
     }

@@ -5,13 +5,17 @@
 //! A lane without a token reads the row of another token again: a column of D depends on its own column of B
 //! only, and columns without a token are not stored.
 
+use super::own_operand::OwnOperand;
 use super::{Skinny, masked};
-use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, Reg, Type, Uniformity};
+use crate::ir::{Address, Builder, Cache, MatrixScale, Operand, Reg, Space, Type, Uniformity};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise::in_register;
 
 /// Where a lane reads x.
 pub(super) struct Activation {
+    /// The array of its rows, and of their scales along K.
+    array: Space,
+    scale_array: Option<Space>,
     /// Words of a row of x before the lane's first column.
     column: Operand,
     /// Per tile of tokens, the first word of the lane's token.
@@ -34,7 +38,15 @@ pub(super) struct InFlight {
 }
 
 impl Activation {
-    pub(super) fn place(b: &mut Builder, skinny: &Skinny<'_>) -> Self {
+    /// In shared memory, if the block makes the operand itself.
+    pub(super) fn place(
+        b: &mut Builder,
+        skinny: &Skinny<'_>,
+        own: Option<&OwnOperand<'_>>,
+    ) -> Self {
+        let array = own.map_or(skinny.io.x.into(), |own| own.elements.into());
+        let of_buffer = skinny.io.x_scale.map(Space::from);
+        let scale_array = own.map_or(of_buffer, |own| own.scales.map(Space::from));
         let main = skinny.main;
         b.comment("x: this lane's row of tokens, its columns of a run");
         let of_groups = skinny.groups.map(|groups| groups.of_b(b, skinny));
@@ -45,11 +57,25 @@ impl Activation {
         let holds = of_groups.map(|of| of.holds);
         let in_row = skinny.x_fragment.part.of(b, skinny.lane);
         let column = b.mul(in_row, main.problem.input.words(main.lane_columns()));
-        let readable = skinny.place.rows.readable(b, skinny.token_tiles() * main.token_tile());
+        let readable = match own {
+            Some(_) => None,
+            None => {
+                let tokens = skinny.token_tiles() * main.token_tile();
+                Some(skinny.place.rows.readable(b, tokens))
+            }
+        };
+        // The row of a token; there is one, if the block makes the operand.
+        let row_of = |b: &mut Builder, token: Operand| match (own, readable) {
+            (Some(own), _) => own.row,
+            (None, Some(readable)) => {
+                let number = skinny.place.rows.number(b, token);
+                readable.row(b, number)
+            }
+            (None, None) => token,
+        };
         let sources = (0..skinny.token_tiles()).map(|tile| {
-            let row = b.add(row, tile * main.token_tile());
-            let number = skinny.place.rows.number(b, row);
-            let row = readable.row(b, number);
+            let token = b.add(row, tile * main.token_tile());
+            let row = row_of(b, token);
             b.mad(row, main.problem.input.words(main.problem.input.columns), column)
         });
         let sources = sources.collect();
@@ -63,8 +89,7 @@ impl Activation {
             let first = first.of(b, skinny.lane);
             let of_token = |token: &u32| {
                 let token = b.add(first, tile * main.token_tile() + token);
-                let number = skinny.place.rows.number(b, token);
-                let row = readable.row(b, number);
+                let row = row_of(b, token);
                 b.mul(row, groups)
             };
             let tokens = if scaled.is_some() { &[0][..] } else { &main.lanes().d.tokens };
@@ -75,7 +100,7 @@ impl Activation {
             let block = scaled.block.of(b, skinny.lane);
             b.mul(block, 8u32)
         });
-        Self { scales, sources, column, block, holds }
+        Self { array, scale_array, scales, sources, column, block, holds }
     }
 
     /// Registers for a k-tile of x.
@@ -128,13 +153,13 @@ impl Activation {
             // Half of a k-tile has one group of each lane.
             let mask = self.holds.map_or(mask, |holds| b.both(mask, holds[part]));
             for (first, words) in firsts.iter().zip(&words.x) {
-                let from = Address::new(skinny.io.x, *first).plus(offset);
+                let from = Address::new(self.array, *first).plus(offset);
                 let own = vector_words as usize;
                 let dst = &words[own * vector..own * (vector + 1)];
                 b.load_into(dst, from, width(vector_words), masked(mask), Cache::Default);
             }
         }
-        let (Some(columns), Some(buffer)) = (columns_of_scales(skinny), skinny.io.x_scale) else {
+        let (Some(columns), Some(array)) = (columns_of_scales(skinny), self.scale_array) else {
             return;
         };
         let group = b.div(k_tile, (columns / main.k_tile()).max(1));
@@ -142,7 +167,7 @@ impl Activation {
             for (first, words) in firsts.iter().zip(words) {
                 let at = b.mad(group, of_k_tile(skinny, columns), *first);
                 for (vector, words) in (0..).zip(words.chunks(4)) {
-                    let from = Address::new(buffer, at).plus(vector * 4);
+                    let from = Address::new(array, at).plus(vector * 4);
                     let mask = if self.block.is_some() { masked(there) } else { masked_f32(there) };
                     b.load_into(words, from, width(words.len() as u32), mask, Cache::Default);
                 }

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 
 use super::group_columns::GroupColumns;
-use super::skinny;
+use super::{own_operand, skinny};
 use crate::ir::{Half, Kernel};
-use crate::schedule::choices::choices;
+use crate::plan::OperandType;
+use crate::schedule::choices::{RareFlag, choices};
 use crate::schedule::combined::CombinedBlock;
 use crate::schedule::constants::Constants;
 use crate::schedule::epilogue::{Epilogue, ORDER};
@@ -38,6 +39,8 @@ choices! {
         pub interleaved: bool,
         /// Programmatic dependent launch: the kernel may start before the previous one ends.
         pub programmatic: bool,
+        /// Whether a block makes its operand of x itself, in shared memory; no kernel before the product does.
+        pub makes_operand: RareFlag,
     }
 }
 
@@ -59,6 +62,9 @@ const ENOUGH_FOR_PAIRS: u32 = 64;
 const MOST_ESTIMATED: [u32; 2] = [84, 76];
 /// Blocks of a multiprocessor from which blocks with so few registers are worth having: fewer and larger ones were slower.
 const BLOCKS_OF_PAIRS: u32 = 4;
+/// The most columns of x of which each block of a single matrix makes its operand: longer rows take each block as long as a kernel
+/// before the product takes. Measured on an H200, with what else [`SkinnyTile::making_operand`] asks for (docs/performance/skinny.md).
+const MOST_COLUMNS_MADE: u32 = 4096;
 /// The largest M of a skinny product.
 const MOST_TOKENS: u32 = 16;
 /// Words of codes in flight per lane of an SM that are enough: 48 KB per SM. More would be better, but
@@ -160,6 +166,10 @@ impl Schedule for SkinnyTile {
             ((1..=32).contains(&self.min_blocks), ChoiceRule::BlocksOfSm),
             ((1..=main.k_iters()).contains(&self.splits), ChoiceRule::Splits),
             (self.combines(main.problem), ChoiceRule::Combined),
+            (
+                !self.makes_operand.0 || own_operand::problem(main, self).is_some(),
+                ChoiceRule::MakesOperand,
+            ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(broken_rule(self, rule)),
@@ -196,6 +206,10 @@ impl Schedule for SkinnyTile {
         true
     }
 
+    fn makes_operand(&self) -> bool {
+        self.makes_operand.0
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         skinny(main, *self)
     }
@@ -215,6 +229,7 @@ impl SkinnyTile {
             splits: 1,
             interleaved: row_tiles > 1,
             programmatic: main.problem.target().has(Feature::GridDependency),
+            makes_operand: RareFlag(false),
         }
     }
 
@@ -242,6 +257,21 @@ impl SkinnyTile {
             (Reverse(words.min(UNDER_WAY)), longest, tile.warps)
         };
         tiles.min_by_key(score)
+    }
+
+    /// The same with blocks that make their operand of x, if they may and a call of so many tokens takes less time with them.
+    pub(in crate::schedule) fn making_operand(self, problem: &Problem, tokens: u32) -> Self {
+        let this = Self { makes_operand: RareFlag(true), ..self };
+        let integers = problem.plan.compute.product.activation == OperandType::I8;
+        let along_k = problem.input.scale.and_then(InputScale::columns).is_some();
+        let short = problem.k <= MOST_COLUMNS_MADE && (integers || along_k);
+        let faster = !problem.plan.compute.folds_input && (problem.stack.is_some() || short);
+        let fits = || {
+            self.min_blocks < BLOCKS_OF_PAIRS
+                || own_operand::is_short(&MainLoop::new(problem), &this)
+        };
+        let pays = tokens == 1 && faster && problem.target().class == Class::Hopper && fits();
+        if pays && this.fits(problem) { this } else { self }
     }
 
     /// Matrices whose sums of a row a block adds to one another, each by as many warps.
@@ -373,16 +403,20 @@ impl SkinnyTile {
         let constants = Constants::words(main.problem, added * rows, added * self.tokens);
         let constants = constants + CombinedBlock::words(main.problem.stack);
         let table = Table::words(main.problem);
-        4 * (Epilogue::words(rows, self.tokens, self.warps) + constants + ORDER + table)
+        let operand = if self.makes_operand.0 { own_operand::words(main, self) } else { 0 };
+        4 * (Epilogue::words(rows, self.tokens, self.warps) + constants + ORDER + table + operand)
     }
 
     /// The tile's part of a kernel's name.
     pub(super) fn label(&self) -> String {
-        let Self { tokens, row_tiles, warps, min_blocks, splits, interleaved, programmatic } = self;
+        let Self {
+            tokens, row_tiles, warps, min_blocks, splits, interleaved, programmatic, ..
+        } = self;
+        let operand = if self.makes_operand.0 { "x" } else { "" };
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
         let interleaved = if *interleaved { "e" } else { "" };
         let early = if *programmatic { "p" } else { "" };
         let rows = 16 * row_tiles;
-        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}")
+        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}{operand}")
     }
 }

@@ -1,0 +1,120 @@
+//! Blocks that make their operand of x: one launch a product of one token, with the codes and scales of the kernel that
+//! would be launched before.
+
+use std::sync::Arc;
+
+use quantloom::codegen::jit::{JitWithOverrides, Simulator};
+use quantloom::runtime::gpu::GpuDevice;
+use quantloom::runtime::op::Op as _;
+use quantloom::runtime::pack::pack;
+use quantloom::runtime::unpacked::Unpacked;
+use quantloom_dsl::experts::Gate;
+use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Scheme, parse};
+use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
+use quantloom_tools::conformance::{Suite, draw};
+
+/// One of each kind of quantiser: a scale a row, static, of groups; integers, bytes of FP8, elements with their scale; columns with
+/// a prescale.
+fn schemes() -> Vec<Scheme> {
+    let known = [
+        "ct_w8a8",
+        "quark_w8a8_int8_tensor_static",
+        "ct_w4a8",
+        "fp8_block",
+        "ct_fp8_dynamic",
+        "ct_nvfp4",
+        "ct_mxfp4",
+    ];
+    let known = known.map(|name| quantloom_kernels::scheme(name).unwrap().clone());
+    let text = "prescaled { weight: i8, scale: f32 per channel, prescale: f32 as \"smooth\", pack: [k, n], \
+                activation: i8 { scale: f32 per token } }";
+    let prescaled = parse(text).unwrap_or_else(|faults| panic!("{faults}"));
+    known.into_iter().chain([prescaled]).collect()
+}
+
+fn simulated(target: &str, choices: &str) -> GpuDevice<Simulator> {
+    let source = JitWithOverrides::new(choices.parse().unwrap());
+    GpuDevice::new(Simulator::new(target).unwrap().with_source(Arc::new(source)))
+}
+
+/// Of every type of x, with more columns than threads have in one vector, and in blocks that split K.
+#[test]
+fn products_are_right() {
+    for target in ["sm_90a", "sm_80", "gfx942"] {
+        for (scheme, splits) in schemes().iter().zip([1, 2].into_iter().cycle()) {
+            let choices = format!(
+                "use skinny; skinny(makes_operand=1, warps=2, row_tiles=1, splits={splits})"
+            );
+            let device = simulated(target, &choices);
+            let shapes = vec![(40, 1152)];
+            let suite = Suite { shapes, tokens: vec![1], seeds: vec![3], every: 1 };
+            let done = suite.run(scheme, &[&device], &|_| {}).remove(0);
+            let done = match done {
+                Ok(done) => done,
+                // Such a target has no instruction for FP8.
+                Err(why) if why.to_string().contains("blocks that make their operand") => {
+                    assert_ne!(target, "sm_90a", "{}: {why}", scheme.name);
+                    continue;
+                }
+                Err(why) => panic!("{target}, {}: {why}", scheme.name),
+            };
+            assert!(done.products > 0);
+            let reports = device.executor().take_reports();
+            let before = reports.iter().find(|report| report.kernel.contains("quantise"));
+            assert!(before.is_none(), "{target}, {}: {before:?}", scheme.name);
+        }
+    }
+}
+
+/// Of a token's row, and in the second product of a row for each of its experts.
+#[test]
+fn expert_layers_are_right() {
+    for name in ["fp8_block", "ct_w8a8", "ct_w4a8", "ct_fp8_dynamic"] {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let suite = ExpertSuite {
+            experts: (16, 3),
+            shapes: vec![(136, 264)],
+            gates: vec![Gate::Silu],
+            routings: vec![RoutingKind::Random],
+            tokens: vec![1],
+            seeds: (0..4).collect(),
+            every: 1,
+        };
+        let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+        let done = suite.run(scheme, name, &[&device], &|_| {}).remove(0);
+        done.unwrap_or_else(|why| panic!("{name}: {why}"));
+        let reports = device.executor().take_reports();
+        // The tile's part of a kernel's name ends so.
+        let makes = reports.iter().filter(|report| report.kernel.contains("px_")).count();
+        assert!(makes > 0, "{:?}", reports.iter().map(|report| &report.kernel).collect::<Vec<_>>());
+    }
+}
+
+/// What is measured to be faster is chosen, and nothing else.
+#[test]
+fn short_rows_of_one_token_are_made_by_blocks() {
+    let said = |name: &str, (n, k): (u64, u64), tokens| {
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let shape = Shape::matrix(n, k);
+        let packed = pack(scheme, &draw::layer(scheme, shape, 7)).unwrap();
+        let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+        let weight = Unpacked::new(scheme, shape, &stored).unwrap();
+        let device = GpuDevice::new(Simulator::new("sm_90a").unwrap());
+        device.prepare(scheme, &weight).unwrap().explain(tokens)
+    };
+    let short = (64, 1024);
+    for name in ["ct_w8a8", "ct_w4a8", "fp8_block"] {
+        assert!(said(name, short, 1).contains("makes_operand=1"), "{}", said(name, short, 1));
+    }
+    for (name, shape, tokens) in [
+        ("ct_w8a8", short, 2),
+        ("ct_w8a8", (16, 8192), 1),
+        ("ct_fp8_dynamic", short, 1),
+        ("ct_nvfp4", short, 1),
+        ("ct_w4a16", short, 1),
+    ] {
+        let said = said(name, shape, tokens);
+        assert!(!said.contains("makes_operand"), "{said}");
+    }
+}
