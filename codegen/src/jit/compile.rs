@@ -33,8 +33,11 @@ pub(super) const SCALES_IN_RANGE: &str = "scales_in_range";
 /// The parameter of a key with [`Stacked::chosen_from`], where that is not the number of experts.
 const CHOSEN_FROM: &str = "chosen_from";
 
+/// The free choice that follows from the others, unless an override names it: no table of tiles has it.
+pub(super) const MAKES_OPERAND: &str = "makes_operand";
+
 /// The parameter of a key whose kernel makes its operand of x: the place of the type of x in [`INPUT_DTYPES`].
-const INPUT_DTYPE: &str = "input_dtype";
+pub(super) const INPUT_DTYPE: &str = "input_dtype";
 
 /// The type of x of a key.
 fn input_dtype(number: u64) -> Option<FloatFormat> {
@@ -64,11 +67,7 @@ pub(super) fn choose(
         Some(found) => found,
         None => (choose_by_model(&problem, most).map_err(JitError::from)?, ChoiceSource::Model),
     };
-    let chosen = match by {
-        ChoiceSource::Tuned => chosen,
-        _ => chosen.making_operand(&problem, most),
-    };
-    Ok(choice(request, &problem, chosen, by)?)
+    Ok(choice(request, &problem, chosen.making_operand(&problem, most), by)?)
 }
 
 /// The kernels that are worth measuring for M tokens, the model's choice first.
@@ -120,10 +119,6 @@ pub(super) fn choose_experts(
             (chosen.map_err(JitError::from)?, ChoiceSource::Model)
         }
     };
-    let chosen = match by {
-        ChoiceSource::Tuned => chosen,
-        _ => chosen.making_operand(&problem, tokens),
-    };
     let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
     let mut replaced = only.is_some();
     for overrides in overrides {
@@ -135,6 +130,10 @@ pub(super) fn choose_experts(
             (read.map_err(JitError::from)?, ChoiceSource::Override)
         }
         false => (chosen, by),
+    };
+    let chosen = match schedule.parameters.contains_key(MAKES_OPERAND) {
+        true => chosen,
+        false => chosen.making_operand(&problem, tokens),
     };
     chosen.schedule().checked(&problem).map_err(JitError::from)?;
     Ok(choice_of_experts(request, stacked, &problem, (chosen, by))?)

@@ -78,11 +78,10 @@ impl Overrides {
                     schedule.parameters.insert(name.clone(), *value);
                 }
                 None => {
-                    let known = schedule.parameters.keys().filter(|name| free(name));
                     return Err(JitError::Parameter {
                         schedule: schedule.name.clone(),
                         parameter: name.clone(),
-                        known: known.cloned().collect(),
+                        known: choices.iter().map(|&name| name.to_owned()).collect(),
                     });
                 }
             }

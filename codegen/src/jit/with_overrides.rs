@@ -13,7 +13,7 @@ use quantloom_runtime::gpu::{
 };
 use quantloom_runtime::source::{KernelKey, KernelSource, KernelText, Refusal, Schedule};
 
-use super::compile::{choice, choose_experts, gpu, problem_on};
+use super::compile::{INPUT_DTYPE, MAKES_OPERAND, choice, choose_experts, gpu, problem_on, size};
 use super::{
     Jit, JitError, Overrides, choose_of_environment, measured_row, measured_row_of_experts,
     of_environment,
@@ -199,6 +199,10 @@ pub(super) fn overridden(
     overrides: &Overrides,
 ) -> Result<ChosenKernel, JitError> {
     let mut schedule = made.key.schedule.clone();
+    // They follow from what is chosen.
+    for name in [MAKES_OPERAND, INPUT_DTYPE] {
+        schedule.parameters.remove(name);
+    }
     let problem = || problem_on(target, request);
     let replaced = match overrides.instead() {
         Some(name) => {
@@ -214,6 +218,10 @@ pub(super) fn overridden(
     }
     let problem = problem()?;
     let chosen = Chosen::read(&schedule.name, &schedule.parameters)?;
+    let chosen = match schedule.parameters.contains_key(MAKES_OPERAND) {
+        true => chosen,
+        false => chosen.making_operand(&problem, size(tokens)),
+    };
     chosen.schedule().checked(&problem)?;
     choice(request, &problem, chosen, ChoiceSource::Override)
 }

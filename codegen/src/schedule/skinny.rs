@@ -7,7 +7,7 @@
 //! their sums in shared memory. A warp has one k-tile of weights and x in registers: it multiplies that
 //! k-tile, then issues all loads of the next one, while other warps work. The first weights are loaded
 //! before the grid wait (prefetch). x is small and is read from L2; no warp waits for another before the
-//! epilogue. Scales multiply the sums of a segment in f32 (`sums`), or the weights during dequantisation;
+//! epilogue, unless the block makes its operand of x itself (`own_operand`). Scales multiply the sums of a segment in f32 (`sums`), or the weights during dequantisation;
 //! zero points that are small integers are folded into the constants of the last dequantisation steps. With one or two tokens scales
 //! that take several operations for each weight multiply sums instead (`group_columns`).
 //!

@@ -314,8 +314,8 @@ pub enum ChoiceRule {
     Combined,
     /// Of skinny blocks that make their operand of x.
     #[error(
-        "blocks that make their operand of x have one token, whose type is known, 4 vectors of x a thread at most, and scales that one \
-         kernel chooses; those that add the experts of a token have none of a whole row"
+        "blocks that make their operand of x have one token, an operand that one kernel would make of rows of x in their order, and at \
+         most 4 vectors of x a thread; those that add the experts of a token have no scale of a whole row"
     )]
     MakesOperand,
     /// Of every schedule that splits K.

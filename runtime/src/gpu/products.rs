@@ -375,7 +375,7 @@ pub trait Products: KernelSource {
 
     /// The kernels that make what the product reads of x, in the order in which they are launched;
     /// none if that is x itself. The kernel of the product may want x in a form of its own; without one the
-    /// form is that of most kernels, and whether there is any is the same for all. They write [`BufferRole::Operand`] and, where the product has one,
+    /// form is that of most kernels. A product whose blocks make it themselves has none. They write [`BufferRole::Operand`] and, where the product has one,
     /// [`BufferRole::OperandScale`]; the order of columns is [`ColumnOrder::columns`] (u32), static
     /// scales and zero points are f32.
     ///

@@ -90,7 +90,11 @@ impl VectorSource {
             let shape = each(problem.k);
             b.buffer_of(BufferRole::Prescale, Word::U32, Access::Constant, &shape, "f32 [k]")
         });
-        let widest = if gathers { 1 } else { if half.is_some() { 8 } else { 4 } };
+        let widest = match (gathers, half) {
+            (true, _) => 1,
+            (false, Some(_)) => 8,
+            (false, None) => 4,
+        };
         let unit = (1 << problem.k.trailing_zeros().min(3)).min(widest);
         Self { x, order, prescale, one_row: false, half, k: problem.k, of_matrix: None, unit }
     }

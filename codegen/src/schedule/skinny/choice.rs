@@ -271,7 +271,7 @@ impl SkinnyTile {
                 || own_operand::is_short(&MainLoop::new(problem), &this)
         };
         let pays = tokens == 1 && faster && problem.target().class == Class::Hopper && fits();
-        if pays && this.fits(problem) { this } else { self }
+        Self { makes_operand: RareFlag(pays && this.fits(problem)), ..self }
     }
 
     /// Matrices whose sums of a row a block adds to one another, each by as many warps.
