@@ -29,8 +29,9 @@
 //! `problem` describes the operand, `rows` says which row of x a row of the operand is made of, `source` loads x, `value_range` finds minima and maxima, `rounding` has
 //! arithmetic and short floats, `scale` chooses a level's scale, `levels` combines levels, `group_scales`
 //! has groups that the lanes of a warp cannot handle, `quotient` divides, `code` assembles the operand's
-//! words.
+//! words. `block` has a row that a block of a product makes for itself.
 
+mod block;
 mod code;
 mod group_scales;
 mod levels;
@@ -52,11 +53,12 @@ use quantloom_dsl::{BufferRole, Dimension};
 
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Extent, Half, Kernel, LaunchConfig, Op, Operand,
-    ParameterId, SharedId, Shuffle, Space, Special, Ternary, Width, Word,
+    ParameterId, Shuffle, Space, Special, Ternary, Width, Word,
 };
 use crate::schedule::byte_fragments::{ByteFragments, STEP};
 use crate::target::Feature;
 
+pub(in crate::schedule) use block::{BlockOperand, OperandOfBlock, vectors_of_thread};
 pub use problem::ActivationProblem;
 pub(in crate::schedule) use problem::common_group;
 pub(in crate::schedule) use rounding::{at_least, at_most};
@@ -257,61 +259,6 @@ pub(in crate::schedule) fn write_part(
         b.push(Op::GridLaunch);
     }
     this.write(b, rows, programmatic);
-}
-
-/// The operand of a row of x that a block of a product makes for itself, in shared memory.
-pub(in crate::schedule) struct OperandOfBlock<'p> {
-    writer: Writer<'p>,
-}
-
-/// Where such an operand is.
-#[derive(Clone, Copy)]
-pub(in crate::schedule) struct BlockOperand {
-    /// Its elements, `[row][column]`.
-    pub(in crate::schedule) elements: SharedId,
-    /// Its scales, f32 `[row][group]`, if the product reads any.
-    pub(in crate::schedule) scales: Option<SharedId>,
-}
-
-impl<'p> OperandOfBlock<'p> {
-    /// Declares what is read besides x, which is in a buffer; `thread` is the thread's number among the `threads` that make its
-    /// row: row `row` of the operand and row `of_x` of x. No other kernel is needed for the operand
-    /// ([`ActivationProblem::launches`]), and if a scale is chosen from a whole row these are all threads of the block.
-    pub(in crate::schedule) fn declare(
-        b: &mut Builder,
-        problem: &'p ActivationProblem,
-        (x, to): (BufferId, BlockOperand),
-        (thread, threads): (Operand, u32),
-        [row, of_x]: [Operand; 2],
-    ) -> Self {
-        let vectors = vectors_of_thread(problem, threads);
-        let source = VectorSource::of(b, problem, x, problem.gathers);
-        let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
-        let levels = given.map(|given| Levels::in_block(problem, given, to.scales));
-        let writer = Writer {
-            problem,
-            partition: Partition { threads, vectors, blocks: 1 },
-            source,
-            levels,
-            group_scales: None,
-            operand: to.elements.into(),
-            row,
-            first: b.mul(of_x, problem.k),
-            matrix: 0u32.into(),
-            column: b.mul(thread, VECTOR),
-        };
-        Self { writer }
-    }
-
-    /// Makes the row; a barrier has to follow.
-    pub(in crate::schedule) fn make(&self, b: &mut Builder) {
-        self.writer.write_row(b, false);
-    }
-}
-
-/// Vectors of a row for each of so many threads.
-pub(in crate::schedule) fn vectors_of_thread(problem: &ActivationProblem, threads: u32) -> u32 {
-    (problem.padded / VECTOR).div_ceil(threads)
 }
 
 /// Everything that the parts of the kernel share.
