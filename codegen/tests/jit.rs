@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use quantloom_codegen::jit::{Jit, JitWithOverrides, TileTable, launch_rule};
 use quantloom_codegen::schedule::{Case, Chosen, Measured};
-use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
+use quantloom_dsl::format::{BF16, F16, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::{Accuracy, Activation, Scheme, parse};
 use quantloom_runtime::accumulation::ScaleDigits;
 use quantloom_runtime::gpu::{Alternatives, ChoiceSource, Form, Products as _, Request};
@@ -250,6 +250,55 @@ fn tiles_of_the_device_come_first() {
     table.rows.lock().unwrap().clear();
     jit.keep(&request, 16, &few).unwrap();
     assert_eq!(jit.choose(&request, 16).unwrap().key, plain.key);
+}
+
+/// Of one token blocks make the operand of x where that is faster, whatever tile was measured; the table does not have that.
+#[test]
+fn who_makes_the_operand_follows_from_the_tile() {
+    let text = "w8a8 { weight: i8, scale: bf16 per channel, pack: [k, n], activation: i8 { scale: own per token } }";
+    let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let of = |k| Request {
+        scheme: &scheme,
+        activation: &scheme.activations[0],
+        input_dtype: BF16,
+        target: "sm_90a",
+        n: 256,
+        k,
+        x_columns: k,
+        scales_in_range: false,
+        layout_of_range: false,
+    };
+    let makes = |key: &KernelKey| key.schedule.parameters.contains_key("makes_operand");
+    let request = of(4096);
+    let (model, table) = (Jit.choose(&request, 1).unwrap(), Arc::new(Tiles::default()));
+    assert!(makes(&model.key) && Jit.operand(&request, Some(&model.key)).unwrap().is_empty());
+    let f16 = Jit.choose(&Request { input_dtype: F16, ..request }, 1).unwrap();
+    assert!(makes(&f16.key) && f16.key != model.key);
+    for (request, tokens) in [(of(4112), 1), (of(4096), 2)] {
+        let other = Jit.choose(&request, tokens).unwrap();
+        assert!(!makes(&other.key) && !Jit.operand(&request, Some(&other.key)).unwrap().is_empty());
+    }
+    let jit = JitWithOverrides::default().with_tiles(table.clone());
+    let Alternatives { kernels, .. } = jit.alternatives(&request, 1).unwrap();
+    assert_eq!(kernels[0].key, model.key);
+    let fastest = kernels.iter().rev().find(|kernel| makes(&kernel.key)).unwrap();
+    jit.keep(&request, 1, fastest).unwrap();
+    table.reread();
+    assert!(!table.rows.lock().unwrap()[0].to_string().contains("makes_operand"));
+    let choice = jit.choose(&request, 1).unwrap();
+    assert_eq!((choice.by, &choice.key), (ChoiceSource::Tuned, &fastest.key));
+    // An override of something else leaves it to the tile, which here has too few threads; one that names it decides.
+    for (choices, expected) in [
+        ("skinny(interleaved=1)", true),
+        ("skinny(warps=2)", false),
+        ("skinny(makes_operand=0)", false),
+        ("use skinny", true),
+    ] {
+        let jit = JitWithOverrides::new(choices.parse().unwrap());
+        assert_eq!(makes(&jit.choose(&request, 1).unwrap().key), expected, "{choices}");
+    }
+    let jit = JitWithOverrides::new("skinny(makes_operand=1, warps=2)".parse().unwrap());
+    assert!(jit.choose(&request, 1).is_err());
 }
 
 /// Of exact products the table has no lines; without a table nothing is kept, and nothing measured at first use.

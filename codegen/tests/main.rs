@@ -31,6 +31,7 @@ mod simulated;
 mod snapshots;
 mod stacked;
 mod stacked_candidates;
+mod stacked_compile;
 mod stacked_mutations;
 mod stacked_warp_group;
 mod stacked_warp_group_tiles;

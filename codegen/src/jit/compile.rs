@@ -79,9 +79,10 @@ pub(super) fn alternatives(request: &Request<'_>, tokens: u64) -> Result<Alterna
     let most = Case::new(&problem, size(tokens)).m;
     // The reason, if there is none.
     choose_by_model(&problem, most).map_err(JitError::from)?;
-    let kernels = candidates(&problem, most)
-        .into_iter()
-        .map(|chosen| Ok::<_, Refusal>(choice(request, &problem, chosen, ChoiceSource::Override)?));
+    let kernels = candidates(&problem, most).into_iter().map(|chosen| {
+        let chosen = chosen.making_operand(&problem, most);
+        Ok::<_, Refusal>(choice(request, &problem, chosen, ChoiceSource::Override)?)
+    });
     Ok(Alternatives { tokens: most.into(), kernels: kernels.collect::<Result<_, _>>()? })
 }
 
@@ -153,7 +154,7 @@ pub(super) fn alternatives_of_experts(
     // The reason, if there is none.
     choose_stacked_of(&problem, (most, slots), None).map_err(JitError::from)?;
     let kernels = candidates_stacked(&problem, most, slots).into_iter().map(|chosen| {
-        let of = (chosen, ChoiceSource::Override);
+        let of = (chosen.making_operand(&problem, most), ChoiceSource::Override);
         Ok::<_, Refusal>(choice_of_experts(request, stacked, &problem, of)?)
     });
     Ok(StackedAlternatives { tokens: most.into(), kernels: kernels.collect::<Result<_, _>>()? })

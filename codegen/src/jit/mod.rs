@@ -334,8 +334,10 @@ fn row(request: &Request<'_>, case: Case, fastest: &KernelKey) -> Result<Measure
     if request.scheme.accuracy == Accuracy::Exact {
         return Err(JitError::ExactMeasured.into());
     }
-    let Schedule { name, parameters } = &fastest.schedule;
-    let chosen = Chosen::read(name, parameters).map_err(JitError::from)?;
+    let Schedule { name, mut parameters } = fastest.schedule.clone();
+    // It follows from the others, for each product of a case.
+    parameters.remove(compile::MAKES_OPERAND);
+    let chosen = Chosen::read(&name, &parameters).map_err(JitError::from)?;
     Ok(Measured { case, chosen })
 }
 

@@ -7,9 +7,10 @@
 //! their sums in shared memory. A warp has one k-tile of weights and x in registers: it multiplies that
 //! k-tile, then issues all loads of the next one, while other warps work. The first weights are loaded
 //! before the grid wait (prefetch). x is small and is read from L2; no warp waits for another before the
-//! epilogue, unless the block makes its operand of x itself (`own_operand`). Scales multiply the sums of a segment in f32 (`sums`), or the weights during dequantisation;
-//! zero points that are small integers are folded into the constants of the last dequantisation steps. With one or two tokens scales
-//! that take several operations for each weight multiply sums instead (`group_columns`).
+//! epilogue, unless the block makes its operand of x itself (`own_operand`). Scales multiply the sums of a
+//! segment in f32 (`sums`), or the weights during dequantisation; zero points that are small integers are folded
+//! into the constants of the last dequantisation steps. With one or two tokens scales that take several
+//! operations for each weight multiply sums instead (`group_columns`).
 //!
 //! The loads are grouped behind a branch, past which the assembler cannot sink them to their uses. They
 //! are at the end of the k-tile, or, where dequantisation takes long, after the last use of each tile's
@@ -93,7 +94,9 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     let (threads, min_blocks) = (tile.warps * warp, tile.min_blocks);
     let launch =
         LaunchConfig { grid, threads, min_blocks, cluster: 1, programmatic: tile.programmatic };
-    let name = main.problem.kernel_name(&tile.label());
+    let operand = tile.makes_operand.0.then(|| own_operand::problem(main, &tile)).flatten();
+    let of_x = operand.as_ref().map_or(String::new(), |operand| format!("x_{}", operand.own));
+    let name = main.problem.kernel_name(&(tile.label() + &of_x));
     let summary = format!(
         "y[m <= {}, {}] = x[m, {}] w^T; codes by {}.\nA block owns {} rows of w; {} warps split K{}.",
         tile.tokens,
@@ -105,7 +108,6 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         if tile.matrices(main.problem) > 1 { " of each expert" } else { "" },
     );
     let mut b = Builder::new(&name, &summary, main.problem.target(), launch);
-    let operand = tile.makes_operand.0.then(|| own_operand::problem(main, &tile)).flatten();
     let given = operand.as_ref().and_then(|_| main.problem.of_given_x());
     let io = ProductBuffers::declare(&mut b, given.as_ref().unwrap_or(main.problem), tile.tokens);
     let read = (io, operand.as_ref());

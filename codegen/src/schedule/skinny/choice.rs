@@ -409,14 +409,12 @@ impl SkinnyTile {
 
     /// The tile's part of a kernel's name.
     pub(super) fn label(&self) -> String {
-        let Self {
-            tokens, row_tiles, warps, min_blocks, splits, interleaved, programmatic, ..
-        } = self;
-        let operand = if self.makes_operand.0 { "x" } else { "" };
+        let Self { tokens, row_tiles, warps, min_blocks, splits, .. } = self;
+        let Self { interleaved, programmatic, .. } = self;
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
         let interleaved = if *interleaved { "e" } else { "" };
         let early = if *programmatic { "p" } else { "" };
         let rows = 16 * row_tiles;
-        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}{operand}")
+        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}")
     }
 }

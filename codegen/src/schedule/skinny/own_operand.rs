@@ -4,6 +4,9 @@
 //! Each block has the whole row of its token, or in a block that adds the experts of a token a row for each expert, which the
 //! warps of that expert make. Weights of the first k-tile are on their way meanwhile.
 
+use quantloom_dsl::experts::OperandOf;
+use quantloom_dsl::format::Number;
+
 use super::{Skinny, SkinnyTile};
 use crate::ir::{Builder, Operand, SharedId, Special, Word};
 use crate::schedule::activation::{
@@ -12,8 +15,6 @@ use crate::schedule::activation::{
 use crate::schedule::constants::Constants;
 use crate::schedule::input::InputScale;
 use crate::schedule::mapping::MainLoop;
-use quantloom_dsl::experts::OperandOf;
-use quantloom_dsl::format::Number;
 
 /// The most vectors of x of a thread.
 const MOST_VECTORS: u32 = 4;
@@ -55,7 +56,8 @@ pub(super) fn is_short(main: &MainLoop<'_>, tile: &SkinnyTile) -> bool {
     problem(main, tile).is_some_and(|operand| vectors(&operand, main, tile) <= 1)
 }
 
-/// Words of shared memory, of 4 bytes.
+/// Words of shared memory, of 4 bytes: rows with their scales, and the ranges of the block's warps where a scale is chosen from a
+/// whole row.
 pub(super) fn words(main: &MainLoop<'_>, tile: &SkinnyTile) -> u32 {
     let input = &main.problem.input;
     let scales = match input.scale {
@@ -64,7 +66,9 @@ pub(super) fn words(main: &MainLoop<'_>, tile: &SkinnyTile) -> u32 {
     };
     let row =
         input.bytes(input.columns).div_ceil(4).next_multiple_of(4) + scales.next_multiple_of(4);
-    tile.matrices(main.problem) * row
+    let spans = problem(main, tile).is_some_and(|operand| operand.spans_columns());
+    let ranges = if spans { 2 * tile.warps.next_multiple_of(4) } else { 0 };
+    tile.matrices(main.problem) * row + ranges
 }
 
 impl<'p> OwnOperand<'p> {
