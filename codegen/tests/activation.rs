@@ -399,7 +399,7 @@ fn quantisers_that_are_not_taken_are_named() {
         ("e4m3 { scale: own per token }", OperandType::I8, (64, 64), false, "as operands in i8"),
         ("bf16", OperandType::I8, (64, 64), false, "bf16 activations as operands in i8"),
         (
-            "i8 { zero: i8, scale: f32 per token }",
+            "i8 { zero: i8, scale: f32 per 1x32 }",
             OperandType::I8,
             (64, 64),
             false,

@@ -119,7 +119,7 @@ const PROBLEMS: &[(&str, usize, &str)] = &[
     ("ct_mxfp4", 0, "128 of 128; weight scale e8m0 1x32; x made, bf16 1024"),
     ("fp8_block", 0, "64 of 64; scale f32 128x128; x made, f16 1024, Columns(128)"),
     ("ct_fp8", 0, "64 of 64; channel scale; x made, f16 1024, Row"),
-    // Integer products; of x with zero points, floats.
+    // Integer products; of short groups of w, floats.
     ("quark_w8a8_int8_channel", 0, "128 of 128; channel scale; x made, i8 1024, Row"),
     ("ct_w4a8", 0, "128 of 128; scale bf16 1x128; x made, i8 1024, Row"),
     ("arm_w4a8_g32", 0, "128 of 128; weight scale bf16 1x32, bias; x made, bf16 1024, Row"),
@@ -146,7 +146,7 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         ("u4 - 8", "scale: f16 per 1x64", bf16, "sm_90a", false),
         ("u4", "shift: f16, scale: f16 per 1x32", bf16, "sm_89", false),
         // Others have exact sums.
-        ("i4", "scale: bf16 per 1x32", "i8 { scale: f32 per token }", "sm_90a", false),
+        ("i4", "scale: bf16 per 1x64", "i8 { scale: f32 per token }", "sm_90a", false),
         ("u4 - 8", "scale: bf16 per 1x32", bf16, "sm_80", false),
         ("u4 - 8", "scale: bf16 per 1x32", bf16, "gfx942", false),
         ("u4 - 8", "scale: bf16 per 1x64", bf16, "sm_90a", false),
@@ -173,6 +173,58 @@ fn scales_round_weights_of_short_groups_on_hopper() {
         let problem = problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}"));
         let rounds = problem.plan.scale.rounds_weights();
         assert_eq!(rounds, expected, "{text} on {chip}");
+    }
+}
+
+/// Which products sum integers: of x with scales of rows or of groups, and with zero points of rows. Hopper's warp groups have no
+/// such sums of short groups of w, or with corrections: those are floats if warp groups multiply them then, unless sums are to be
+/// exact.
+#[test]
+fn products_of_integers_sum_integers() {
+    let (row, group) = ("i8 { scale: f32 per token }", "i8 { scale: f32 per 1x128 }");
+    let (zero, zeros) =
+        ("i8 { zero: i8, scale: f32 per token }", "i8 { zero: i8, scale: f32 per 1x128 }");
+    let all = ["sm_80", "gfx942", "sm_90a", "wgsl"];
+    for (weight, numbers, x, expected) in [
+        ("i8", "scale: f32 per channel", row, [true, true, true, true]),
+        ("i8", "scale: f32 per channel", zero, [true, true, true, false]),
+        ("i8", "scale: f32 per 128x128", group, [true, true, true, true]),
+        ("i4", "scale: f16 per 1x128", group, [true, true, true, true]),
+        ("i4", "scale: f16 per 1x128", zero, [true, true, true, false]),
+        ("i4", "scale: f16 per 1x128", zeros, [false, false, false, false]),
+        ("i4", "scale: f16 per 1x32", row, [true, true, false, true]),
+        ("i4", "scale: f16 per 1x32", zero, [true, true, false, false]),
+        ("i4", "scale: f16 per 1x32", "i8 { scale: f32 per 1x32 }", [true, true, true, true]),
+        ("i2", "scale: f16 per 1x64", row, [true, true, false, true]),
+        ("u4", "zero: u4 per 1x128, scale: f16 per 1x128", row, [true, true, false, true]),
+        ("u4", "zero: u4, scale: f16 per channel", row, [true, true, true, true]),
+        ("u4", "shift: f16 per 1x128, scale: f16 per 1x128", row, [true, true, true, true]),
+        ("u4", "shift: f16 per 1x32, scale: f16 per 1x32", row, [true, true, false, true]),
+        ("i4", "scale: f16 per 1x32, index: i32", row, [true, true, true, true]),
+        ("i8", "scale: f16 per 1x32", row, [true, true, false, true]),
+    ] {
+        for (chip, expected) in all.into_iter().zip(expected) {
+            let integers = |accuracy: &str| {
+                let text = format!(
+                    "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x}, {accuracy}output: bf16 }}"
+                );
+                let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
+                let problem = Problem::new(
+                    &scheme,
+                    &scheme.activations[0],
+                    target(chip).unwrap(),
+                    (1024, 1024),
+                );
+                problem.unwrap_or_else(|why| panic!("{text} on {chip}: {why}")).sums_integers()
+            };
+            assert_eq!(integers(""), expected, "{weight}, {numbers}, x in {x}, on {chip}");
+            let exact = expected || x != zeros && chip != "wgsl";
+            assert_eq!(
+                integers("accuracy: exact, "),
+                exact,
+                "{weight}, {numbers}, x in {x}, on {chip}"
+            );
+        }
     }
 }
 

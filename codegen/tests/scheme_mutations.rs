@@ -30,7 +30,10 @@ const ROWS: &str =
     "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }";
 /// Integer products with zero points: sums of x.
 const INTEGERS: &str = "weight: i4, zero: i4 per 1x128, scale: f32 per 1x128, pack: u8 [k:2 | k, n], \
-                        activation: i8 { scale: f32 per token }";
+                        activation: i8 { scale: f32 per token }, accuracy: exact";
+/// Integer products with a scale and a zero point a row of x.
+const ZEROS_OF_X: &str = "weight: i4, scale: f16 per 1x128, scale: f32 per channel, pack: u8 [k:2 | k, n], \
+                          activation: i8 { zero: i8, scale: f32 per token }";
 /// Scales of x that change along K.
 const COLUMNS: &str =
     "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }";
@@ -68,6 +71,36 @@ const WRONG: &[(&str, &str, &[usize], Mutation)] = &[
     ("ones for half of the columns", INTEGERS, BOTH, |_, op| {
         if let Op::Copy { a: a @ Operand::U32(0x0101_0101), .. } = op {
             *a = 0x0001_0001u32.into();
+        }
+    }),
+    ("sums of rows forgotten", ZEROS_OF_X, BOTH, |place, op| match op {
+        Op::CopyAsync { from, mask, .. } if place.is(from.space, "row_sum") => {
+            *mask = Some(Operand::Pred(false));
+        }
+        Op::Load { from, mask: Some(mask), .. } if place.is(from.space, "row_sum") => {
+            mask.condition = Operand::Pred(false);
+        }
+        _ => {}
+    }),
+    ("the sum of another row", ZEROS_OF_X, BOTH, |place, op| {
+        if let Op::CopyAsync { from, .. } | Op::Load { from, .. } = op
+            && place.is(from.space, "row_sum")
+        {
+            from.index = 1u32.into();
+        }
+    }),
+    ("scales in place of zero points", ZEROS_OF_X, BOTH, |_, op| {
+        if let Op::Ternary {
+            op: Ternary::Mad, b: Operand::U32(2), c: c @ Operand::U32(1), ..
+        } = op
+        {
+            *c = 0u32.into();
+        }
+    }),
+    ("the zero point of the first token", ZEROS_OF_X, BOTH, |_, op| {
+        if let Op::Ternary { op: Ternary::Mad, a, b: Operand::U32(2), c: Operand::U32(1), .. } = op
+        {
+            *a = 0u32.into();
         }
     }),
     ("a factor forgotten", FACTOR, BOTH, |place, op| {
@@ -539,7 +572,7 @@ fn compared_on(
 #[test]
 fn what_is_right_passes() {
     let parts = [PARTS_OF_BYTES, PARTS_OF_PLANES];
-    let others = [CORRECTION, ZERO, FACTOR, ROWS, INTEGERS, COLUMNS, PLANES, POWERS];
+    let others = [CORRECTION, ZERO, FACTOR, ROWS, INTEGERS, ZEROS_OF_X, COLUMNS, PLANES, POWERS];
     for clauses in others.into_iter().chain(parts) {
         for &tokens in BOTH {
             let (failure, _) = compared(clauses, tokens, |_| false);

@@ -181,7 +181,8 @@ fn the_catalogue_is_covered() {
 
 /// A scheme whose sums have a correction: zero points of w, beside integers of x.
 const ZERO_POINTS_BESIDE_INTEGERS: &str = "s { weight: u5 - 3, zero: u4 per 1x128, scale: bf16 per 1x128, \
-    pack: u32 [k:* | w, n], activation: i8 { scale: f32 per token } }";
+    pack: u32 [k:* | w, n], activation: i8 { scale: f32 per token }, \
+    accuracy: exact }";
 
 /// Of a scheme of the catalogue, or of a text.
 fn of_scheme(scheme: &str, sm: &'static str, shape: (u32, u32)) -> Stored {
@@ -205,6 +206,7 @@ fn transforms_assemble() {
         "ct_nvfp4a16",
         "ct_w4a8",
         "quark_w_mxfp6_e3m2",
+        "arm_w4a8_channel",
     ];
     for name in names {
         for (sm, shape) in [("sm_90a", (1024, 2048)), ("sm_80", (41, 200))] {
@@ -240,6 +242,7 @@ fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
         match statement {
             Statement::Op(op) => change(op),
             Statement::If { then, .. } => each(then, change),
+            Statement::For { body, .. } => each(body, change),
             other => panic!("a transform has no {other:?}"),
         }
     }
@@ -248,7 +251,17 @@ fn each(body: &mut Body, change: &mut dyn FnMut(&mut Op)) {
 #[test]
 fn mistakes_of_transforms_are_found() {
     type Mutation = fn(&mut Op);
-    let mistakes: [(&str, &str, NativeBufferKind, Mutation); 9] = [
+    let mistakes: [(&str, &str, NativeBufferKind, Mutation); 11] = [
+        ("codes without a sign", "arm_w4a8_channel", NativeBufferKind::RowSums, |op| {
+            if let Op::Binary { op: op @ Binary::ShrSigned, .. } = op {
+                *op = Binary::Shr;
+            }
+        }),
+        ("half of the lanes", "arm_w4a8_channel", NativeBufferKind::RowSums, |op| {
+            if let Op::Shuffle { by: by @ Operand::U32(16), .. } = op {
+                *by = 0u32.into();
+            }
+        }),
         ("two codes change places", "awq4", NativeBufferKind::Codes, |op| {
             if let Op::Binary { op: Binary::And, b: Operand::U32(mask), .. } = op
                 && *mask == 0xf0
@@ -344,7 +357,12 @@ fn a_weight_is_transformed_on_its_device() {
             for element in [BF16, F16] {
                 let [of_host, of_device] =
                     [&host, &weight].map(|weight| weight.buffer(element, part.role()).unwrap());
-                assert!(of_host == of_device, "{name}: {part:?}");
+                match (part, &of_host, &of_device) {
+                    (NativeBufferKind::RowSums, Some(host), Some(device)) => {
+                        layer.check_row_sums(device, host).unwrap();
+                    }
+                    _ => assert!(of_host == of_device, "{name}: {part:?}"),
+                }
             }
             assert!(host.buffer(layer.own, part.role()).unwrap().is_some(), "{name}: {part:?}");
         }

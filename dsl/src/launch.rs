@@ -25,11 +25,13 @@ pub enum BufferRole {
     CoarseCorrection,
     /// The scale of each row of w.
     ChannelScale,
+    /// The sum of each row of w, without the row's scale, which the zero points of x multiply.
+    RowSum,
     /// The bias of each row of w.
     Bias,
     /// What a kernel makes of x for a product: quantised, converted, or its columns in another order.
     Operand,
-    /// The scales of the operand.
+    /// The scales of the operand, each followed by the zero point where the product subtracts that.
     OperandScale,
     /// The column of w and x at each place of the order in which products take columns.
     ColumnOrder,
@@ -105,6 +107,7 @@ impl BufferRole {
             | Self::CoarseScale
             | Self::CoarseCorrection
             | Self::ChannelScale
+            | Self::RowSum
             | Self::Bias
             | Self::ColumnOrder
             | Self::InputScale(_)
@@ -148,6 +151,7 @@ impl fmt::Display for BufferRole {
             Self::CoarseScale => "coarse_scale",
             Self::CoarseCorrection => "coarse_correction",
             Self::ChannelScale => "channel_scale",
+            Self::RowSum => "row_sum",
             Self::Bias => "bias",
             Self::Operand => "operand",
             Self::OperandScale => "x_scale",

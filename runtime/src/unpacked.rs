@@ -298,6 +298,25 @@ impl Unpacked {
         folded
     }
 
+    /// The sums of the rows of an expert's w, each without the scales that are constant along the row.
+    pub(crate) fn row_sums(&self, expert: u64) -> Vec<f64> {
+        let of_row = |n| standard(|| self.row_sum(expert, n));
+        (0..self.shape.n).into_par_iter().map(of_row).collect()
+    }
+
+    fn row_sum(&self, expert: u64, n: u64) -> f64 {
+        let k = self.shape.k as usize;
+        let first = (expert * self.shape.n + n) as usize * k;
+        let mut sum = 0.0;
+        for (run, codes) in self.codes[first..first + k].chunks(self.stride).enumerate() {
+            let of = self.folded(expert, n, (run * self.stride) as u64);
+            let values: f64 = codes.iter().map(|code| self.values[usize::from(*code)]).sum();
+            let count = codes.len() as f64;
+            sum += of.scale * (values - count * of.zero) + count * of.shift;
+        }
+        sum
+    }
+
     /// Bias [E, N], decoded.
     pub fn bias(&self) -> Option<&[f64]> {
         self.bias.as_deref()

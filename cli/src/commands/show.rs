@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use quantloom::codegen::plan::{self, Plan};
+use quantloom::codegen::schedule::Problem;
 use quantloom::codegen::support;
 use quantloom::codegen::target::{TARGETS, Target};
 use quantloom::dsl::format::F32;
@@ -62,6 +63,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
+/// A shape without ragged tiles.
+const SHAPE: (u32, u32) = (1024, 4096);
+
+/// The plan of the kernels of a GPU, whose choice may depend on what their schedules support; or else that of the scheme alone.
+fn plan_of(
+    scheme: &Scheme,
+    activation: &Activation,
+    target: &'static Target,
+) -> Result<Plan, plan::PlanError> {
+    let plan = plan::plan(scheme, activation, target)?;
+    let problem = Problem::new(scheme, activation, target, SHAPE);
+    Ok(problem.map_or(plan, |problem| problem.plan))
+}
+
 /// What x is multiplied as, and the plan: of the activation, or of a narrower type to which a GPU rounds
 /// it.
 fn planned_for(
@@ -70,11 +85,11 @@ fn planned_for(
     target: &'static Target,
 ) -> (String, Result<Plan, plan::PlanError>) {
     let name = activation.name();
-    let planned = plan::plan(scheme, activation, target);
+    let planned = plan_of(scheme, activation, target);
     let taken = scheme.activation_for(F32).filter(|taken| taken.activation == activation);
     if let (Err(_), Some(taken), Some(_)) = (&planned, taken, target.gpu) {
         for narrower in taken.narrower(scheme) {
-            if let Ok(plan) = plan::plan(scheme, &narrower, target) {
+            if let Ok(plan) = plan_of(scheme, &narrower, target) {
                 return (format!("{name} rounded to {}", narrower.name()), Ok(plan));
             }
         }

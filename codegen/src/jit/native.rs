@@ -44,6 +44,10 @@ pub(super) fn parts(problem: &Problem) -> Result<Vec<NativeBuffer>, JitError> {
             form,
         )?);
     }
+    if problem.row_sum {
+        let form = Form::RowSums;
+        parts.push(part(BufferRole::RowSum, Component::Scale(0), PER_ROW_LAYOUT, per_row, form)?);
+    }
     if problem.bias {
         let form = Form::Numbers(NUMBER_F32);
         parts.push(part(BufferRole::Bias, Component::Bias, PER_ROW_LAYOUT, per_row, form)?);

@@ -239,9 +239,11 @@ impl ComputePlan {
                 product.scaling().is_some() || segment.is_multiple_of(product.columns) && long
             }
         };
-        // An integer product with a zero point of x would need a correction per row of w.
-        let zero = |product: &ProductInstruction| {
-            class != Lanes && product.sum == Accumulate::I32 && asymmetric(activation)
+        let integers = match class {
+            Lanes => true,
+            Shader => !has_zero(activation),
+            // Zero points of groups of x would need the sums of these groups of w.
+            _ => !has_zero(activation) || one_scale(activation),
         };
         // On CPUs a weight has one packing for every type of x; the packing for integer sums is used
         // only if x is quantised whatever its type, that is, if the quantiser is first in the list.
@@ -254,9 +256,8 @@ impl ComputePlan {
             product.classes.contains(&class)
                 && packed(product)
                 && keeps(scheme, activation, product)
-                && (class == Lanes || product.sum == Accumulate::F32 || one_scale(activation))
+                && (product.sum == Accumulate::F32 || integers)
                 && whole(product)
-                && !zero(product)
         };
         let plan = |product: &ProductInstruction| Self {
             product: *product,
@@ -351,8 +352,9 @@ fn either(types: &[OperandType]) -> String {
     }
 }
 
-/// Whether x has a zero point.
-fn asymmetric(activation: &Activation) -> bool {
+/// Whether x has a zero point. Products of integers leave that to the epilogue, which reads an array of sums of rows for it: kernels of
+/// shaders, which have 8 arrays at most, have no place for that beside those of an expert layer.
+pub(crate) fn has_zero(activation: &Activation) -> bool {
     matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }
 

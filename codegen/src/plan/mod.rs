@@ -30,7 +30,7 @@ pub mod templates;
 use std::cmp::Reverse;
 
 use quantloom_dsl::format::Number;
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Accumulate, Activation, Scheme};
 
 pub use compute::{ComputePlan, ProductInstruction, ProductObstacle};
 pub use dequant::DequantPlan;
@@ -110,34 +110,44 @@ pub fn plan(
     activation: &Activation,
     target: &'static Target,
 ) -> Result<Plan, PlanError> {
-    best(scheme, activation, target, ComputePlan::all(scheme, activation, target.class))
+    plan_among(scheme, activation, target, PlanRange::default())
 }
 
-/// The same, with all scales of x beside the operand of codes, and none that rounds weights.
+/// Which plans come into question.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanRange {
+    /// Whether a scale of x may be in the elements of its operand, and weights may be rounded with their scales.
+    pub folding: bool,
+    /// Whether the weight's scales are all in the range that f16 takes, where short groups' multiply weights then.
+    pub of_range: bool,
+    /// Whether products may sum integers.
+    pub integers: bool,
+}
+
+impl Default for PlanRange {
+    fn default() -> Self {
+        Self { folding: true, of_range: false, integers: true }
+    }
+}
+
+/// The same as [`plan`], among some plans.
 ///
 /// # Errors
 /// The last obstacle, if there is no plan.
-pub fn plan_without_folding(
+pub fn plan_among(
     scheme: &Scheme,
     activation: &Activation,
     target: &'static Target,
+    range: PlanRange,
 ) -> Result<Plan, PlanError> {
-    let all = ComputePlan::all(scheme, activation, target.class);
-    let all = all.into_iter().map(ComputePlan::without_folding).collect();
-    best(scheme, activation, target, all)
-}
-
-/// The same of a weight whose scales are all in the range that f16 takes, where short groups' multiply weights then.
-///
-/// # Errors
-/// The last obstacle, if there is no plan.
-pub fn plan_of_range(
-    scheme: &Scheme,
-    activation: &Activation,
-    target: &'static Target,
-) -> Result<Plan, PlanError> {
-    let all = ComputePlan::all(scheme, activation, target.class);
-    best(scheme, activation, target, all.into_iter().map(ComputePlan::of_range).collect())
+    let all = ComputePlan::all(scheme, activation, target.class).into_iter();
+    let all = all.filter(|plan| range.integers || plan.product.sum == Accumulate::F32);
+    let all = all.map(|plan| match range.folding {
+        true => plan,
+        false => plan.without_folding(),
+    });
+    let all = all.map(|plan| if range.of_range { plan.of_range() } else { plan });
+    best(scheme, activation, target, all.collect())
 }
 
 /// The best plan of these products.

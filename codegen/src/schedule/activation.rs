@@ -8,7 +8,7 @@
 //!   32 of them in 24 bytes followed by 8 zero bytes; bytes for warp groups, in the order of their fragments
 //!   (`byte_fragments`);
 //! - `x_scale` `[M, G]` f32, the product of all levels of scales, per row or per group; for instructions
-//!   that scale e8m0 codes, a byte each.
+//!   that scale e8m0 codes, a byte each. Where bytes leave the zero point of a row to the product, `[M, 2]`: scale and zero point.
 //!
 //! Codes, scales and zero points are bit for bit those of
 //! [`quantloom_dsl::reference::quantise_activation`]: each operation is done in f32 and rounded to the type
@@ -91,7 +91,7 @@ const AHEAD: u32 = 4;
 /// | `group_scale` | f32 [M, C], between the kernels | a kernel chooses scales of groups |
 /// | `group_zero` | f32 [M, C], between the kernels | and zero points |
 /// | `operand` | [M, P], in bytes, halves or f32 | |
-/// | `x_scale` | f32 or bytes [M, G], or in another order ([`ScaleOrder`](super::ScaleOrder)) | x is quantised, and not all its scales are in its elements |
+/// | `x_scale` | f32 or bytes [M, G], or in another order ([`ScaleOrder`](super::ScaleOrder)), or with zero points [M, 2] | x is quantised, and not all its scales are in its elements |
 ///
 /// Where rows belong to slots ([`Routed`]), `operand`, `x_scale` and the buffers of group scales have a row per
 /// slot, or per matrix of an expert and slot, and unless all experts read alike the first four buffers are those of all
@@ -384,7 +384,7 @@ impl<'p> Writer<'p> {
             let inside = self.inside(b, column);
             let place = (self.row, column, inside);
             if let Some(levels) = &self.levels {
-                levels.store_scale(b, place, 0.0f32.into());
+                levels.store_scale(b, place, (0.0f32.into(), Some(0.0f32.into())));
             }
             if let Some(of_groups) = &self.group_scales {
                 of_groups.store_zeros(b, place);

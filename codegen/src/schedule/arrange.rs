@@ -27,7 +27,7 @@ use super::mapping::k_tile;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::{input_groups, weight_groups};
-use crate::plan::{Plan, PlanError, plan, plan_of_range, plan_without_folding};
+use crate::plan::{Plan, PlanRange, plan_among};
 use crate::target::Target;
 
 /// The longest segment: longer ones save next to nothing.
@@ -46,9 +46,6 @@ pub struct Order {
     pub groups: Vec<u32>,
 }
 
-/// What plans a product.
-type Planner = fn(&Scheme, &Activation, &'static Target) -> Result<Plan, PlanError>;
-
 /// A product whose groups a schedule supports.
 pub(super) struct Arranged {
     /// The scheme and the activation, with segments as groups.
@@ -66,8 +63,9 @@ impl Arranged {
         scheme: &Scheme,
         activation: &Activation,
         target: &'static Target,
-        of_range: bool,
+        plans: PlanRange,
     ) -> Result<Self, Unscheduled> {
+        let of_codes = PlanRange { folding: false, of_range: false, ..plans };
         let of_weights = sizes(weight_groups(scheme));
         let of_x = sizes(input_groups(activation));
         // A group index without groups has no effect.
@@ -75,18 +73,19 @@ impl Arranged {
         let scheme = Scheme { index: scheme.index.filter(|_| indexed), ..scheme.clone() };
         let sizes: BTreeSet<u32> = of_weights.iter().chain(&of_x).copied().collect();
         if !indexed {
-            let natural = |plan: Planner| {
-                let natural = Self::posed(&scheme, activation, target, (plan, None));
+            let natural = |plans: PlanRange| {
+                let natural = Self::posed(&scheme, activation, target, (plans, None));
                 natural.and_then(|this| this.regular(&sizes))
             };
             // Where no layout is one for a range, the plan is that for any scales.
-            if of_range
-                && let Ok(this) = natural(plan_of_range)
+            if plans.of_range
+                && let Ok(this) = natural(plans)
                 && this.plan.scale.is_of_range(&this.plan.dequant)
             {
                 return Ok(this);
             }
-            let natural = natural(plan).or_else(|_| natural(plan_without_folding));
+            let any = PlanRange { of_range: false, ..plans };
+            let natural = natural(any).or_else(|_| natural(of_codes));
             if natural.is_ok() || sizes.is_empty() {
                 return natural;
             }
@@ -107,7 +106,7 @@ impl Arranged {
             let order = || Order { segment, indexed, groups: groups.iter().copied().collect() };
             let order = (!dense).then(order);
             let (scheme, activation) = regrouped(&scheme, activation, segment);
-            match Self::posed(&scheme, &activation, target, (plan_without_folding, order)) {
+            match Self::posed(&scheme, &activation, target, (of_codes, order)) {
                 Ok(this) => return Ok(this),
                 // An error that the longest segment also has is the reason.
                 Err(error) if segment == LONGEST_SEGMENT => why = Some(error),
@@ -123,9 +122,9 @@ impl Arranged {
         scheme: &Scheme,
         activation: &Activation,
         target: &'static Target,
-        (plan, order): (Planner, Option<Order>),
+        (plans, order): (PlanRange, Option<Order>),
     ) -> Result<Self, Unscheduled> {
-        let plan = plan(scheme, activation, target)?;
+        let plan = plan_among(scheme, activation, target, plans)?;
         let step = plan.compute.product.columns;
         let k_tile = k_tile(&plan, step).ok_or_else(|| Unscheduled::Scheme {
             target: target.name,

@@ -40,9 +40,12 @@ pub struct ProductBuffers {
     pub coarse_correction: Option<BufferId>,
     /// The per-channel scales, `[N]`, f32: `channel_scale`.
     pub channel_scale: Option<BufferId>,
+    /// The sums of rows of w without their per-channel scale, `[N]`, f32: `row_sum`.
+    pub row_sum: Option<BufferId>,
     /// The bias of each row of w, `[N]`, f32, which holds every stored type exactly: `bias`.
     pub bias: Option<BufferId>,
-    /// The scales of x, f32 or codes, in their order ([`ScaleOrder`]): `x_scale`. As many rows as x.
+    /// The scales of x, f32 or codes, in their order ([`ScaleOrder`]): `x_scale`. As many rows as x. After the scale of a row is its
+    /// zero point, f32, if elements of x do not have that ([`Input::zero`](super::Input::zero)).
     pub x_scale: Option<BufferId>,
     /// The order of an expert layer's pairs: `slots`.
     pub(super) order: Option<OrderArray>,
@@ -112,8 +115,9 @@ impl ProductBuffers {
             there.then(|| b.buffer_of(role, Word::U32, Access::Constant, &shape, &layout))
         };
         let channel_scale = per_row(b, BufferRole::ChannelScale, problem.channel_scale);
+        let row_sum = per_row(b, BufferRole::RowSum, problem.row_sum);
         let bias = per_row(b, BufferRole::Bias, problem.bias);
-        let x_scale = problem.input.groups().map(|groups| {
+        let x_scale = problem.input.numbers().map(|groups| {
             let order = problem.input.scale_order;
             let shape = order.shape(x_rows, groups);
             let layout = match (problem.input.codes, order) {
@@ -134,6 +138,7 @@ impl ProductBuffers {
             coarse_scale,
             coarse_correction,
             channel_scale,
+            row_sum,
             bias,
             x_scale,
             order,

@@ -128,7 +128,7 @@ impl CombinedBlock {
                 (b.add(number, matrix), b.both(here, exists))
             });
         }
-        copy(b, constants.of_tokens(io), choices * tokens, by, |b, at, _| {
+        constants.copy_of_tokens(b, io, (choices * tokens, by), |b, at, _| {
             let (choice, token) = (b.div(at, tokens), b.rem(at, tokens));
             let first = b.equal(token, 0u32);
             let inside = b.less(choice, choices);

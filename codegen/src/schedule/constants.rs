@@ -1,9 +1,9 @@
-//! The constants of the epilogue (per-channel scales, biases, scales of tokens), copied to shared memory
+//! The constants of the epilogue (per-channel scales, sums and biases of rows, scales and zero points of tokens), copied to shared memory
 //! during the main loop, so that the epilogue does not wait for global memory.
 
 use super::buffers::ProductBuffers;
 use super::epilogue::{EpilogueOp, EpilogueOperand};
-use super::input::InputScale;
+use super::input::{Input, InputScale};
 use super::participants::Participants;
 use super::problem::Problem;
 use super::rows::TokenRows;
@@ -15,12 +15,17 @@ use crate::ir::{Address, BufferId, Builder, Cache, Operand, SharedId, Special, T
 pub(super) struct Constants {
     /// The epilogue's steps.
     ops: Vec<EpilogueOp>,
+    input: Input,
     /// Per row.
     channel_scale: Option<SharedId>,
+    /// Per row.
+    row_sum: Option<SharedId>,
     /// Per row.
     bias: Option<SharedId>,
     /// Per token.
     x_scale: Option<SharedId>,
+    /// Per token.
+    x_zero: Option<SharedId>,
 }
 
 /// A block's rows of w: the first one, their number, the rows of a matrix, and the block's matrix, or those
@@ -38,9 +43,10 @@ pub(super) struct RowRange {
 impl Constants {
     /// Words of shared memory for a block with these numbers of rows and tokens.
     pub(super) fn words(problem: &Problem, rows: u32, tokens: u32) -> u32 {
-        let per_row = u32::from(problem.channel_scale) + u32::from(problem.bias);
-        per_row * rows.next_multiple_of(4)
-            + if by_token(problem) { tokens.next_multiple_of(4) } else { 0 }
+        let count = |of: &[bool]| of.iter().map(|there| u32::from(*there)).sum::<u32>();
+        let per_row = count(&[problem.channel_scale, problem.row_sum, problem.bias]);
+        let per_token = count(&[by_token(problem), problem.input.zero]);
+        per_row * rows.next_multiple_of(4) + per_token * tokens.next_multiple_of(4)
     }
 
     pub(super) fn declare(b: &mut Builder, problem: &Problem, rows: u32, tokens: u32) -> Self {
@@ -50,9 +56,12 @@ impl Constants {
         };
         Self {
             ops: EpilogueOp::list(problem, true),
+            input: problem.input,
             channel_scale: block("channel_scales", problem.channel_scale, rows),
+            row_sum: block("row_sums", problem.row_sum, rows),
             bias: block("biases", problem.bias, rows),
             x_scale: block("x_scales", by_token(problem), tokens),
+            x_zero: block("x_zeros", problem.input.zero, tokens),
         }
     }
 
@@ -60,8 +69,8 @@ impl Constants {
     pub(super) const fn of_rows(
         &self,
         io: &ProductBuffers,
-    ) -> [(Option<SharedId>, Option<BufferId>); 2] {
-        [(self.channel_scale, io.channel_scale), (self.bias, io.bias)]
+    ) -> [(Option<SharedId>, Option<BufferId>); 3] {
+        [(self.channel_scale, io.channel_scale), (self.row_sum, io.row_sum), (self.bias, io.bias)]
     }
 
     /// The scales of tokens, f32, one after another.
@@ -69,12 +78,28 @@ impl Constants {
         self.x_scale
     }
 
-    /// The constants of tokens, and where they come from.
-    pub(super) const fn of_tokens(
+    /// The zero points of tokens, f32, one after another.
+    pub(super) const fn x_zero(&self) -> Option<SharedId> {
+        self.x_zero
+    }
+
+    /// Copies the constants of tokens; `source` gives the row of x of a constant and whether there is one.
+    pub(super) fn copy_of_tokens(
         &self,
+        b: &mut Builder,
         io: &ProductBuffers,
-    ) -> (Option<SharedId>, Option<BufferId>) {
-        (self.x_scale, io.x_scale)
+        (count, by): (u32, Participants),
+        mut source: impl FnMut(&mut Builder, Operand, bool) -> (Operand, Operand),
+    ) {
+        let input = self.input;
+        copy(b, (self.x_scale, io.x_scale), count, by, |b, at, certain| {
+            let (row, there) = source(b, at, certain);
+            (input.scale_of_row(b, row), there)
+        });
+        copy(b, (self.x_zero, io.x_scale), count, by, |b, at, certain| {
+            let (row, there) = source(b, at, certain);
+            (input.zero_of_row(b, row), there)
+        });
     }
 
     /// Starts the copies of the rows' constants; no earlier kernel writes them.
@@ -104,7 +129,7 @@ impl Constants {
         (first, tokens): (Operand, &TokenRows),
         by: Participants,
     ) {
-        copy(b, self.of_tokens(io), tokens.count(), by, |b, at, certain| {
+        self.copy_of_tokens(b, io, (tokens.count(), by), |b, at, certain| {
             let number = b.add(first, at);
             let token = tokens.token_of(b, (number, at), certain);
             let exists = tokens.exists(b, token);
@@ -123,6 +148,8 @@ impl Constants {
         let mut read = |b: &mut Builder, operand: EpilogueOperand| {
             let (block, at, width) = match operand {
                 EpilogueOperand::TokenScale => (self.x_scale, token, Width::B32),
+                EpilogueOperand::TokenZero => (self.x_zero, token, Width::B32),
+                EpilogueOperand::RowSum => (self.row_sum, row, width),
                 EpilogueOperand::ChannelScale => (self.channel_scale, row, width),
                 EpilogueOperand::Bias => (self.bias, row, width),
             };

@@ -5,6 +5,7 @@ use quantloom_dsl::Activation;
 use super::activation::common_group;
 use super::byte_fragments::ByteFragments;
 use crate::ir::{Builder, Extent, Operand, Word};
+use crate::plan::compute::has_zero;
 use crate::plan::{OperandType, Plan};
 use crate::target::Class;
 
@@ -23,6 +24,9 @@ pub struct Input {
     pub prepared: bool,
     /// The scales of x, if it has scales.
     pub scale: Option<InputScale>,
+    /// Whether each scale is followed by the zero point of its row: products of integers leave the zero points to the epilogue, where
+    /// they multiply the sums of rows of w.
+    pub zero: bool,
     /// Whether the product's instruction reads the scales, as codes of a byte instead of f32: four in a word, that of
     /// the first block of columns in the lowest byte.
     pub codes: bool,
@@ -133,6 +137,7 @@ impl Input {
                 Some(columns.map_or(InputScale::Row, InputScale::Columns))
             }
         };
+        let zero = leaves_zero(activation, operand);
         // Rows of x are read in vectors of 16 bytes.
         let whole = (k * operand.stored_bits() / 8).is_multiple_of(16);
         // Shader products read f32.
@@ -144,6 +149,7 @@ impl Input {
             columns,
             prepared,
             scale,
+            zero,
             codes: scaling.is_some(),
             fragments: None,
             scale_order: ScaleOrder::Rows,
@@ -174,4 +180,24 @@ impl Input {
         let columns = self.scale?.columns();
         Some(columns.map_or(1, |columns| self.columns.div_ceil(columns)))
     }
+
+    /// f32 or codes of a row in the buffer of scales: the scales, and the zero point if there is one.
+    pub(super) fn numbers(&self) -> Option<u32> {
+        Some(self.groups()? + u32::from(self.zero))
+    }
+
+    /// Where the buffer of scales has the scale of a row that has one ([`InputScale::Row`]).
+    pub(super) fn scale_of_row(&self, b: &mut Builder, row: Operand) -> Operand {
+        if self.zero { b.mul(row, 2u32) } else { row }
+    }
+
+    /// Where the buffer of scales has the zero point of a row.
+    pub(super) fn zero_of_row(&self, b: &mut Builder, row: Operand) -> Operand {
+        b.mad(row, 2u32, 1u32)
+    }
+}
+
+/// Whether an operand of x has its codes, and not their differences from the zero point: differences of integers of 8 bits have 9.
+pub(super) fn leaves_zero(activation: &Activation, operand: OperandType) -> bool {
+    has_zero(activation) && matches!(operand, OperandType::I8 | OperandType::I4)
 }

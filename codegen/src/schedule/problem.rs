@@ -4,6 +4,7 @@
 //! most four kinds of parameters: a scale of each segment's sum or of each weight ([`Problem::scale`]), zero
 //! points that dequantisation subtracts ([`Problem::zero`]), a zero-point correction, which multiplies a
 //! segment's sum of x or is added to each weight ([`Problem::correction`]), and a per-channel scale ([`Problem::channel_scale`]).
+//! Where x has zero points that stay apart from its codes, they multiply the sums of rows of w ([`Problem::row_sum`]).
 //! [`Problem::input`] is x as the product reads it. The matrix instruction and the lane map are not facts of
 //! the product: a schedule chooses them (`mapping`).
 
@@ -24,13 +25,14 @@ use super::mapping::{MainLoop, Mapping, lane_words};
 use super::shader;
 use super::stack::Stack;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
+use super::warp_group;
 use super::weight_params::{WeightParams, correction_terms};
 use crate::ir::Half;
 use crate::plan::native::SHARED_BYTES;
 use crate::plan::scale::WeightRounding;
 use crate::plan::scaled::NumberRange;
 use crate::plan::sequence::Sequence;
-use crate::plan::{OperandType, Plan};
+use crate::plan::{OperandType, Plan, PlanRange};
 use crate::target::{Feature, Target};
 
 /// The most tiles of rows of a stack: a tile is at least a block, and blocks of rows are the second axis of a
@@ -61,6 +63,8 @@ pub struct Problem {
     pub coarse_correction: Option<GroupParams>,
     /// Whether there is a per-channel scale: f32, one per row, applied in the epilogue.
     pub channel_scale: bool,
+    /// Whether there is the sum of each row of w, f32: x has zero points that are not in its elements ([`Input::zero`]).
+    pub row_sum: bool,
     /// Whether there is a bias per row of w, stored as f32.
     pub bias: bool,
     /// x.
@@ -99,16 +103,39 @@ impl Problem {
     /// The same of a weight in the layout for numbers that are all in [`Self::param_ranges`] (`of_range`), where the layout
     /// depends on that, or in the layout for any.
     ///
+    /// Where warp groups do not suit the plan's sums of integers and suit sums of floats, products are floats, unless the scheme
+    /// asks for exact sums: `mma.sync` takes twice the time from 64 tokens on, and up to 8 tokens 3 to 10% less (measured:
+    /// docs/performance/warp_group.md).
+    ///
     /// # Errors
     /// If no schedule supports the product.
     pub fn in_layout(
         scheme: &Scheme,
         activation: &Activation,
         target: &'static Target,
-        ((n, k), of_range): ((u32, u32), bool),
+        (shape, of_range): ((u32, u32), bool),
+    ) -> Result<Self, Unscheduled> {
+        let plans = PlanRange { of_range, ..PlanRange::default() };
+        let this = Self::planned(scheme, activation, target, (shape, plans))?;
+        let exact = scheme.accuracy == Accuracy::Exact;
+        if !this.sums_integers() || exact || !target.has(Feature::Wgmma) || warp_group::suits(&this)
+        {
+            return Ok(this);
+        }
+        let floats = PlanRange { integers: false, ..plans };
+        let floats = Self::planned(scheme, activation, target, (shape, floats));
+        Ok(floats.ok().filter(warp_group::suits).unwrap_or(this))
+    }
+
+    /// The problem with a plan among some.
+    fn planned(
+        scheme: &Scheme,
+        activation: &Activation,
+        target: &'static Target,
+        ((n, k), plans): ((u32, u32), PlanRange),
     ) -> Result<Self, Unscheduled> {
         let Arranged { scheme: arranged, activation: of_x, plan, k_tile, order } =
-            Arranged::new(scheme, activation, target, of_range)?;
+            Arranged::new(scheme, activation, target, plans)?;
         let unscheduled = |part: UnscheduledPart| Unscheduled::Scheme { target: target.name, part };
         let operand = plan.compute.product.weight;
         let unmultiplied = || unscheduled(UnscheduledPart::Products(operand));
@@ -152,6 +179,7 @@ impl Problem {
         } = WeightParams::of(&arranged, &plan, (n, k), k_tile);
         let changes = order.is_some() || scheme.prescale.is_some();
         let input = Input::new(&of_x, &plan, (k, k_tile), changes);
+        let row_sum = input.zero;
         let bias = scheme.bias.is_some();
         let stem = (scheme.clone(), activation.clone());
         let this = Self {
@@ -165,6 +193,7 @@ impl Problem {
             coarse_scale,
             coarse_correction,
             channel_scale,
+            row_sum,
             bias,
             input,
             output,
@@ -268,6 +297,7 @@ impl Problem {
             columns: self.k,
             prepared: false,
             scale: None,
+            zero: false,
             codes: false,
             fragments: None,
             scale_order: ScaleOrder::Rows,

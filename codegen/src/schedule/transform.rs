@@ -3,113 +3,35 @@
 //! In: a [`Problem`], the scheme with its stores, a [`NativeBufferKind`] and a [`Direction`]. Out: a kernel, not yet
 //! verified. No packing has code of its own: both sides are layouts, bound to the shape, and the index
 //! arithmetic follows from their digits (`affine`, `plane`, `gather`). `conversion` converts an element;
-//! `formula` computes numbers that no component stores. A thread writes 16 bytes of the destination, fewer
+//! `formula` computes numbers that no component stores, `row_sums` adds the codes of rows. A thread writes 16 bytes of the destination, fewer
 //! if rows are odd; bits without an element become 0.
 
 mod affine;
 mod conversion;
 mod formula;
 mod gather;
+mod kind;
 mod plane;
+mod row_sums;
 
 use quantloom_dsl::format::{NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number};
 use quantloom_dsl::layout::{
     AffineRun, BoundLayout, Component, Field, Fill, Granularity, GroupSize, Layout, Recode, Shape,
 };
-use quantloom_dsl::{BufferRole, Scheme, Store, parse_layout};
+use quantloom_dsl::{BufferRole, Code, Scheme, Store, ZeroKind, parse_layout};
 
 use self::conversion::{Conversion, Integer};
 use self::formula::{Formula, Wanted};
 use self::gather::{Array, Gather, Input, Sorted, THREADS, word, word_of};
 use self::plane::{Plane, planes};
+use self::row_sums::Summed;
 use super::buffers::PER_ROW_LAYOUT;
 use super::group_params::{GroupParams, ParamKind, is_read};
 use super::problem::Problem;
 use super::unscheduled::{TransformLimit, Unscheduled, UnscheduledPart};
 use crate::ir::{Access, Builder, Extent, Half, Kernel, LaunchConfig};
 
-/// What a native buffer holds: a constant buffer of a product, in the layout that kernels read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NativeBufferKind {
-    /// The codes.
-    Codes,
-    /// The scales, or the products of several levels.
-    Scales,
-    /// The zero points: small integers in a checkpoint, numbers of the compute dtype in the native
-    /// layout.
-    Zeros,
-    /// The bias, f32 natively.
-    Bias,
-    /// The zero-point corrections, computed from scales, zero points and shifts, or the level of shifts that they are.
-    Corrections,
-    /// The scales of larger groups, which multiply those of [`Self::Scales`].
-    CoarseScales,
-    /// The shifts of larger groups, which multiply those of [`Self::Corrections`].
-    CoarseCorrections,
-    /// The per-channel scales: products of the scales that are constant along a row.
-    ChannelScales,
-}
-
-impl NativeBufferKind {
-    /// All kinds.
-    pub const ALL: [Self; 8] = [
-        Self::Codes,
-        Self::Scales,
-        Self::Zeros,
-        Self::Bias,
-        Self::Corrections,
-        Self::CoarseScales,
-        Self::CoarseCorrections,
-        Self::ChannelScales,
-    ];
-
-    /// The role of the buffer in a product.
-    pub const fn role(self) -> BufferRole {
-        match self {
-            Self::Codes => BufferRole::Codes,
-            Self::Scales => BufferRole::Scale,
-            Self::Zeros => BufferRole::Zero,
-            Self::Bias => BufferRole::Bias,
-            Self::Corrections => BufferRole::Correction,
-            Self::CoarseScales => BufferRole::CoarseScale,
-            Self::CoarseCorrections => BufferRole::CoarseCorrection,
-            Self::ChannelScales => BufferRole::ChannelScale,
-        }
-    }
-
-    /// The buffer's name in a kernel's name.
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Codes => "codes",
-            Self::Scales => "scales",
-            Self::Zeros => "zeros",
-            Self::Bias => "bias",
-            Self::Corrections => "corrections",
-            Self::CoarseScales => "coarse_scales",
-            Self::CoarseCorrections => "coarse_corrections",
-            Self::ChannelScales => "channel_scales",
-        }
-    }
-
-    /// Whether the buffer depends on the order of columns, so that its kernel reads the order.
-    pub const fn is_sorted(self) -> bool {
-        !matches!(self, Self::Bias | Self::ChannelScales)
-    }
-
-    /// The component in the digits of the native layout.
-    const fn component(self) -> Component {
-        match self {
-            Self::Codes => Component::Code,
-            Self::Scales
-            | Self::Corrections
-            | Self::CoarseScales
-            | Self::CoarseCorrections
-            | Self::ChannelScales => Component::Scale(0),
-            Self::Zeros => Component::Zero,
-            Self::Bias => Component::Bias,
-        }
-    }
-}
+pub use self::kind::NativeBufferKind;
 
 /// The direction of a transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,6 +193,9 @@ impl Transform<'_> {
         } else {
             None
         };
+        if self.buffer == NativeBufferKind::RowSums {
+            return self.write_sums(&from, &inputs);
+        }
         let sorted = self.sorted(from.len().saturating_sub(1), &components, index)?;
         let (native, runs) = self.native()?;
         self.write(&from, (&inputs, sorted), &conversion, (&native, &runs))
@@ -343,7 +268,9 @@ impl Transform<'_> {
                 let params = self.group_params()?;
                 (Some(params.layout(self.problem)), params.granularity())
             }
-            NativeBufferKind::Bias | NativeBufferKind::ChannelScales => {
+            NativeBufferKind::Bias
+            | NativeBufferKind::ChannelScales
+            | NativeBufferKind::RowSums => {
                 let granularity =
                     Granularity { bits: 32, rows: GroupSize::Each(1), cols: GroupSize::All };
                 (Some(PER_ROW_LAYOUT.to_owned()), granularity)
@@ -371,9 +298,10 @@ impl Transform<'_> {
             NativeBufferKind::Corrections => self.problem.correction,
             NativeBufferKind::CoarseScales => self.problem.coarse_scale,
             NativeBufferKind::CoarseCorrections => self.problem.coarse_correction,
-            NativeBufferKind::Codes | NativeBufferKind::Bias | NativeBufferKind::ChannelScales => {
-                None
-            }
+            NativeBufferKind::Codes
+            | NativeBufferKind::Bias
+            | NativeBufferKind::ChannelScales
+            | NativeBufferKind::RowSums => None,
         };
         of.ok_or_else(|| self.unscheduled(TransformLimit::NotRead))
     }
@@ -393,7 +321,7 @@ impl Transform<'_> {
             NativeBufferKind::Codes if self.signs().is_some() => Err(computed()),
             NativeBufferKind::Codes => Ok(Component::Code),
             NativeBufferKind::Bias => Ok(Component::Bias),
-            NativeBufferKind::ChannelScales => Err(computed()),
+            NativeBufferKind::ChannelScales | NativeBufferKind::RowSums => Err(computed()),
             NativeBufferKind::Scales
             | NativeBufferKind::Zeros
             | NativeBufferKind::Corrections
@@ -420,6 +348,11 @@ impl Transform<'_> {
                 Wanted::ChannelScaleOfInput
             }
             NativeBufferKind::ChannelScales => Wanted::ChannelScale,
+            NativeBufferKind::RowSums => {
+                let (codes, scale) = self.terms_of_rows()?;
+                let components = scale.into_iter().flat_map(|(_, components)| components);
+                return Ok((codes, [Component::Code].into_iter().chain(components).collect()));
+            }
             NativeBufferKind::Codes if let Some(signs) = self.signs() => {
                 return Ok((Conversion::Signed, vec![Component::Code, signs]));
             }
@@ -438,6 +371,27 @@ impl Transform<'_> {
         let (formula, components) =
             formula.ok_or_else(|| self.unscheduled(TransformLimit::NoFormula))?;
         Ok((Conversion::Computed(formula), components))
+    }
+
+    /// The terms of the sums of rows: codes that are integers, and the scales that change along K with their components. (A group
+    /// index would say which scale a column has.)
+    fn terms_of_rows(
+        &self,
+    ) -> Result<(Conversion, Option<(Formula, Vec<Component>)>), Unscheduled> {
+        let none = || self.unscheduled(TransformLimit::NoFormula);
+        let Scheme { weight, zero, shifts, .. } = self.scheme;
+        let integer = match weight.code {
+            Code::Number(number) if zero.is_none() && shifts.is_empty() => {
+                Integer::new(ZeroKind::Codes { number, plus: -weight.offset, wraps: false })
+            }
+            _ => None,
+        };
+        let scale = Formula::new(self.scheme, Wanted::Scale).ok_or_else(none)?;
+        let scale = (!scale.1.is_empty()).then_some(scale);
+        if scale.is_some() && self.scheme.index.is_some() {
+            return Err(none());
+        }
+        Ok((Conversion::Integer(integer.ok_or_else(none)?), scale))
     }
 
     fn recoded(&self) -> Result<Conversion, Unscheduled> {
@@ -521,36 +475,13 @@ impl Transform<'_> {
         let uneven = || self.unscheduled(TransformLimit::UnevenWords);
         let (vector, planes) = planes(runs, to.bits).ok_or_else(uneven)?;
         let own = if vector.is_power_of_two() { vector.min(32) } else { word_of(vector) };
-        let too_large = || self.unscheduled(TransformLimit::Words);
-        let length = |bits: u64| u32::try_from(bits).map_err(|_| too_large());
+        let length = |words| self.length(words);
         let threads = |plane: &Plane<'_>| plane.vectors.next_multiple_of(u64::from(THREADS));
         let blocks = length(planes.iter().map(threads).sum())? / THREADS;
-        let fixed = |count: u32| [Extent::Constant(count)];
-        let grid = [blocks, 1, 1].map(Extent::Constant);
-        let launch =
-            LaunchConfig { grid, threads: THREADS, min_blocks: 1, cluster: 1, programmatic: false };
-        let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
-        let summary = format!(
-            "{} of w[{}, {}] from {} to `{}`; a thread writes {vector} bits.",
-            self.buffer.role(),
-            self.problem.n,
-            self.problem.k,
-            names.join(", "),
-            to.name,
-        );
-        let first = from.first().map_or("nothing", |side| side.name.as_str());
-        let name = self.problem.kernel_name(&format!("{}_from_{first}", self.buffer.label()));
-        let mut b = Builder::new(&name, &summary, self.problem.target(), launch);
-        let mut arrays = Vec::new();
-        for side in from {
-            let own = word_of(side.bits);
-            let words = length(side.bits / own)?;
-            let buffer =
-                b.buffer(&side.name, word(own), Access::Constant, &fixed(words), &side.text);
-            arrays.push(Array { buffer, word: own });
-        }
-        let words = length(to.bits / own)?;
-        let destination = b.buffer(&to.name, word(own), Access::WriteOnce, &fixed(words), &to.text);
+        let does = format!("a thread writes {vector} bits");
+        let (mut b, arrays) = self.started((blocks, THREADS), from, (to, &does))?;
+        let words = [Extent::Constant(length(to.bits / own)?)];
+        let destination = b.buffer(&to.name, word(own), Access::WriteOnce, &words, &to.text);
         let gather = Gather {
             shape: self.shape(),
             stored: self.stored_shape(),
@@ -567,5 +498,69 @@ impl Transform<'_> {
             Ok(()) => Ok(b.finish()),
             Err(why) => Err(self.unscheduled(why)),
         }
+    }
+
+    /// The kernel that adds the codes of each row of w.
+    fn write_sums(&self, from: &[Side], inputs: &[Input]) -> Result<Kernel, Unscheduled> {
+        let (to, _) = self.native()?;
+        let (codes, scale) = self.terms_of_rows()?;
+        let summed = Summed { codes: &codes, scale: scale.as_ref().map(|(formula, _)| formula) };
+        let warp = self.problem.target().gpu.map_or(THREADS, |gpu| gpu.warp);
+        let place = (&to, "a warp adds the codes of a row");
+        let (mut b, arrays) = self.started((self.problem.n, warp), from, place)?;
+        let rows = [Extent::Constant(self.problem.n)];
+        let sums = b.buffer(&to.name, word(32), Access::WriteOnce, &rows, &to.text);
+        let gather = Gather {
+            shape: self.stored_shape(),
+            stored: self.stored_shape(),
+            sorted: None,
+            arrays: &arrays,
+            inputs,
+            conversion: &codes,
+            planes: &[],
+            destination: sums,
+            vector: 32,
+            word: 32,
+        };
+        match gather.sum_rows(&mut b, summed) {
+            Ok(()) => Ok(b.finish()),
+            Err(why) => Err(self.unscheduled(why)),
+        }
+    }
+
+    /// A kernel with so many blocks and threads of a block, and the arrays that are read.
+    fn started(
+        &self,
+        (blocks, threads): (u32, u32),
+        from: &[Side],
+        (to, does): (&Side, &str),
+    ) -> Result<(Builder, Vec<Array>), Unscheduled> {
+        let grid = [blocks, 1, 1].map(Extent::Constant);
+        let launch = LaunchConfig { grid, threads, min_blocks: 1, cluster: 1, programmatic: false };
+        let names: Vec<String> = from.iter().map(|side| format!("`{}`", side.name)).collect();
+        let summary = format!(
+            "{} of w[{}, {}] from {} to `{}`; {does}.",
+            self.buffer.role(),
+            self.problem.n,
+            self.problem.k,
+            names.join(", "),
+            to.name,
+        );
+        let first = from.first().map_or("nothing", |side| side.name.as_str());
+        let name = self.problem.kernel_name(&format!("{}_from_{first}", self.buffer.label()));
+        let mut b = Builder::new(&name, &summary, self.problem.target(), launch);
+        let mut arrays = Vec::new();
+        for side in from {
+            let own = word_of(side.bits);
+            let words = [Extent::Constant(self.length(side.bits / own)?)];
+            let buffer = b.buffer(&side.name, word(own), Access::Constant, &words, &side.text);
+            arrays.push(Array { buffer, word: own });
+        }
+        Ok((b, arrays))
+    }
+
+    /// A number of words that 32 bits index.
+    fn length(&self, words: u64) -> Result<u32, Unscheduled> {
+        u32::try_from(words).map_err(|_| self.unscheduled(TransformLimit::Words))
     }
 }

@@ -63,6 +63,7 @@ use ring::{Cursor, Ring};
 use stage::Stages;
 use tiles::{Tile, Tiles};
 
+pub(super) use limits::suits;
 pub use shape::WarpGroupTile;
 
 /// Everything that the parts of the kernel share.

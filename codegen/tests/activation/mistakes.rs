@@ -104,6 +104,13 @@ const MISTAKES: &[(&str, &str, OperandType, Mutation)] = &[
             *op = Binary::MaxF32;
         }
     }),
+    ("a zero point in its scale's place", ZERO, OperandType::I8, |buffers, op| {
+        if let Op::Store { to, values, .. } = op
+            && is(buffers, to.space, "x_scale")
+        {
+            values.reverse();
+        }
+    }),
     ("a part of x is not looked through", TENSOR, OperandType::I8, |buffers, op| {
         if let Op::Load { from, .. } = op
             && is(buffers, from.space, "extents")

@@ -294,7 +294,8 @@ impl Rows {
                     None => (0, 0.0),
                     Some(at) => {
                         let number = problem.operand.number();
-                        let value = (expected.codes[at] - expected.zeros[at]) * unit;
+                        let zero = if problem.leaves_zero() { 0.0 } else { expected.zeros[at] };
+                        let value = (expected.codes[at] - zero) * unit;
                         let value = value * of_element(at);
                         let bits = number.encode(value, Overflow::Special);
                         // What is beyond the operand is infinite; below its least number is x in f32 alone.
@@ -345,11 +346,19 @@ impl Rows {
             };
         }
         let columns = problem.segment.map_or(padded, |columns| columns as usize);
+        // A row's scale is followed by its zero point.
+        let zeros = usize::from(problem.leaves_zero());
+        for row in (0..self.m).filter(|_| zeros > 0) {
+            let (found, wanted) = (numbers[2 * row + 1], expected.zeros[row * self.k]);
+            if found != wanted && !(found.is_nan() && wanted.is_nan()) {
+                return Err(format!("the zero point of row {row} is {found}, expected {wanted}"));
+            }
+        }
         for row in 0..self.m {
             for group in 0..padded.div_ceil(columns) {
                 let mut places = group * columns..padded.min((group + 1) * columns);
                 let from = |place| self.order.get(place).map_or(place, |from| *from as usize);
-                let found = numbers[row * groups + group];
+                let found = numbers[row * (groups + zeros) + group];
                 // What has pads alone may have any; an instruction that scales multiplies it, with a number.
                 let Some(from) = places.find_map(|at| Some(from(at)).filter(|from| *from < self.k))
                 else {

@@ -9,7 +9,7 @@ use quantloom_codegen::schedule::transform::{Direction, NativeBufferKind, stores
 use quantloom_codegen::sim::{Arguments, Contents, SimulationOptions, run};
 use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, FloatFormat, Number};
-use quantloom_dsl::layout::{Component, Shape};
+use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
 use quantloom_dsl::{Activation, Scheme};
 use quantloom_runtime::gpu::{ColumnOrder, NativeBuffer, Products as _, Request};
@@ -149,6 +149,29 @@ impl Stored {
         }
     }
 
+    /// Compares sums of rows: a lane adds a column of 32 with a rounding each, of the scale's product and of 5 sums of lanes
+    /// some more; each loses 2^-24 of the magnitudes so far at most. Integers are exact.
+    ///
+    /// # Errors
+    /// A sum further from the expected one.
+    pub fn check_row_sums(&self, found: &[u8], expected: &[u8]) -> Result<(), String> {
+        let k = self.unpacked.shape().k as usize;
+        let integers = self.scheme.scales.iter().all(|level| level.group.cols == GroupSize::All);
+        let roundings = if integers { 0 } else { k.div_ceil(32) + self.scheme.scales.len() + 5 };
+        let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+        let sums = found.chunks_exact(4).map(float).zip(expected.chunks_exact(4).map(float));
+        for (row, (found, expected)) in sums.enumerate() {
+            let mut weights = vec![0.0; k];
+            self.unpacked.decode_row(0, row as u64, &mut weights);
+            let magnitude: f64 = weights.iter().map(|weight| f64::from(weight.abs())).sum();
+            let most = roundings as f64 / (1u64 << 24) as f64 * magnitude;
+            if f64::from((found - expected).abs()) > most {
+                return Err(format!("the sum of row {row} is {found}, expected {expected}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a transform's kernel in the simulator.
     ///
     /// # Errors
@@ -167,6 +190,9 @@ impl Stored {
         run(kernel, &mut arguments, &SimulationOptions::default())
             .map_err(|fault| fault.to_string())?;
         let found = &arguments.buffers.last().unwrap().bytes;
+        if part == NativeBufferKind::RowSums {
+            return self.check_row_sums(found, after);
+        }
         let most = self.most_units(part);
         if most > 0 {
             return compared(found, after, most);

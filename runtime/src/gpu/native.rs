@@ -30,6 +30,15 @@ pub enum Form {
     Magnitudes(Number),
     /// As f32 that follow from several components of the scheme.
     Computed(Computed),
+    /// As the sums of the rows of w, without the scales that are constant along a row, rounded to f32 once.
+    RowSums,
+}
+
+impl Form {
+    /// Whether the elements follow from the codes of w.
+    pub(super) const fn reads_codes(&self) -> bool {
+        matches!(self, Self::Codes(_) | Self::SignedCodes(_) | Self::RowSums)
+    }
 }
 
 /// Numbers that products want and no component holds, rounded to f32 once.
@@ -94,9 +103,8 @@ pub struct NativeBuffer {
 impl NativeBuffer {
     /// Whether it holds this component's own values.
     pub fn holds(&self, component: Component) -> bool {
-        let changed =
-            matches!(self.form, Form::Computed(_) | Form::SignedCodes(_) | Form::Magnitudes(_));
-        self.component == component && !changed
+        let own = matches!(self.form, Form::Codes(_) | Form::Numbers(_));
+        self.component == component && own
     }
 
     /// Bytes of the buffer for a weight of this shape; `None` if the layout does not hold it.
@@ -159,6 +167,11 @@ impl NativeBuffer {
                     (value as f32).to_le_bytes()
                 };
                 (Cow::Owned((0..rows * cols).flat_map(value).collect()), Recode::Keep)
+            }
+            Form::RowSums => {
+                let sums = weight.row_sums(0).into_iter();
+                let bytes = sums.flat_map(|sum| (sum as f32).to_le_bytes());
+                (Cow::Owned(bytes.collect()), Recode::Keep)
             }
         };
         Transform::new(self.component, &plain, &native, recode)
@@ -234,6 +247,7 @@ impl fmt::Display for NativeBuffer {
             Form::SignedCodes(of) => write!(f, "codes with the signs of {of}")?,
             Form::Numbers(number) => write!(f, "{} in {number}", self.component)?,
             Form::Magnitudes(number) => write!(f, "magnitudes of {} in {number}", self.component)?,
+            Form::RowSums => write!(f, "sums of rows without their scales")?,
             Form::Computed(Computed::Scale) => write!(f, "product of scales")?,
             Form::Computed(Computed::ChannelScale) => write!(f, "product of scales of rows")?,
             Form::Computed(Computed::ChannelScaleOfInput) => {

@@ -107,6 +107,7 @@ fn belongs_to_product(role: BufferRole) -> bool {
         | BufferRole::CoarseScale
         | BufferRole::CoarseCorrection
         | BufferRole::ChannelScale
+        | BufferRole::RowSum
         | BufferRole::Bias
         | BufferRole::Operand
         | BufferRole::OperandScale

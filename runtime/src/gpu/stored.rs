@@ -9,7 +9,7 @@ use quantloom_dsl::Scheme;
 use quantloom_dsl::layout::Shape;
 
 use super::executor::Executor;
-use super::native::{Form, NativeBuffer};
+use super::native::NativeBuffer;
 use super::products::Request;
 use super::transform::transformed;
 use super::weight::Filling;
@@ -64,9 +64,9 @@ impl<'s, 'b, E: Executor> Repacker<'s, 'b, E> {
             Err(ProductError::NotScheduled(why)) => {
                 let executor = self.executor;
                 tracing::info!(buffer = %part.role, %why, "packed by the host");
-                let unpacked = match part.form {
-                    Form::Codes(_) | Form::SignedCodes(_) => self.whole(request.scheme)?,
-                    _ => self.small(request.scheme)?,
+                let unpacked = match part.form.reads_codes() {
+                    true => self.whole(request.scheme)?,
+                    false => self.small(request.scheme)?,
                 };
                 let mut filled = packed(executor, unpacked, order, part)?;
                 filled.note = Some(format!("{}: packed by the host: {why}", part.role));

@@ -18,6 +18,8 @@ pub(in crate::schedule) struct BlockOperand {
     pub(in crate::schedule) elements: SharedId,
     /// Its scales, f32 `[row][group]`, if the product reads any.
     pub(in crate::schedule) scales: Option<SharedId>,
+    /// Its zero points, f32 `[row]`, if the product subtracts them.
+    pub(in crate::schedule) zeros: Option<SharedId>,
 }
 
 impl<'p> OperandOfBlock<'p> {
@@ -34,7 +36,7 @@ impl<'p> OperandOfBlock<'p> {
         let vectors = vectors_of_thread(problem, threads);
         let source = VectorSource::of(b, problem, x, problem.gathers);
         let given = problem.quantiser().map(|quantiser| Given::declare(b, problem, quantiser));
-        let levels = given.map(|given| Levels::in_block(problem, given, to.scales));
+        let levels = given.map(|given| Levels::in_block(problem, given, (to.scales, to.zeros)));
         let writer = Writer {
             problem,
             partition: Partition { threads, vectors, blocks: 1 },

@@ -345,21 +345,22 @@ impl<'p> GroupScales<'p> {
         let segment = self.problem.columns_of_scale().unwrap_or(self.problem.padded);
         for at in (0..VECTOR).step_by(segment.min(VECTOR) as usize) {
             let column = b.add(column, at);
-            self.store_scale(b, (row, column, inside), (segment, 0.0f32.into()));
+            let zeros = (0.0f32.into(), Some(0.0f32.into()));
+            self.store_scale(b, (row, column, inside), (segment, zeros));
         }
     }
 
-    /// Stores the scale of the segment that starts at a column.
+    /// Stores the scale of the segment that starts at a column, and its zero point.
     fn store_scale(
         &self,
         b: &mut Builder,
         (row, column, inside): (Operand, Operand, Operand),
-        (segment, value): (u32, Operand),
+        (segment, numbers): (u32, (Operand, Option<Operand>)),
     ) {
         let (number, within) = (b.div(column, segment), b.rem(column, segment));
         let begins = b.equal(within, 0u32);
         let begins = b.both(begins, inside);
-        self.scale.store(b, (row, Some(number)), value, begins);
+        self.scale.store(b, (row, Some(number)), numbers, begins);
     }
 
     /// The operand's words of a vector with columns from `columns`; also stores the scales of segments
@@ -402,10 +403,10 @@ impl<'p> GroupScales<'p> {
             zeros.extend(std::iter::repeat_n(zero, rounded.len()).flatten());
             scaled.extend(rounded);
             let column = b.add(column, at);
-            self.store_scale(b, (row, column, inside), (segment, value));
+            self.store_scale(b, (row, column, inside), (segment, (value, zero)));
         }
         let there: Vec<Operand> = columns.iter().map(|column| column.there).collect();
-        let zeros = self.given.zero.map(|_| &zeros[..]);
+        let zeros = self.given.zero.filter(|_| !problem.leaves_zero()).map(|_| &zeros[..]);
         self.codes.words(b, &scaled, OfElements { zeros, scale: None }, Some(&there))
     }
 }

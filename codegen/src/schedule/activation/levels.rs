@@ -100,13 +100,13 @@ impl<'p> Levels<'p> {
         Self { scale, ..Self::new(problem, given) }
     }
 
-    /// The levels of rows that a block makes for itself, with their scales in shared memory, if the product reads any.
+    /// The levels of rows that a block makes for itself, with their scales and zero points in shared memory, if the product reads any.
     pub(super) fn in_block(
         problem: &'p ActivationProblem,
         given: Given<'p>,
-        scales: Option<SharedId>,
+        (scales, zeros): (Option<SharedId>, Option<SharedId>),
     ) -> Self {
-        let scale = scales.map(|scales| OperandScales::in_block(problem, scales));
+        let scale = scales.map(|scales| OperandScales::in_block(problem, scales, zeros));
         Self { scale, ..Self::new(problem, given) }
     }
 
@@ -232,22 +232,23 @@ impl<'p> Levels<'p> {
                 (true, Some(coarser)) => coarser.value,
                 _ => scale.of(factor.value, finest),
             };
-            self.store_scale(b, (row, column, inside), value);
+            self.store_scale(b, (row, column, inside), (value, zero));
         }
         let finest = finest.filter(|_| self.problem.folds);
         // A pad is 0, whatever the code of 0 in x is.
         let there = there(b);
-        let zeros = zero.map(|zero| vec![zero; scaled.len()]);
+        let subtracted = zero.filter(|_| !self.problem.leaves_zero());
+        let zeros = subtracted.map(|zero| vec![zero; scaled.len()]);
         let of_elements = OfElements { zeros: zeros.as_deref(), scale: finest };
         self.codes.words(b, &scaled, of_elements, there.as_deref())
     }
 
-    /// Stores the scale of the group that starts at the first column of a vector, if one does.
+    /// Stores the scale of the group that starts at the first column of a vector, if one does, and its zero point.
     pub(super) fn store_scale(
         &self,
         b: &mut Builder,
         (row, column, inside): (Operand, Operand, Operand),
-        value: Operand,
+        (value, zero): (Operand, Option<Operand>),
     ) {
         let Some(scale) = &self.scale else { return };
         let (group, begins) = match self.problem.group().filter(|_| !self.problem.folds) {
@@ -259,6 +260,6 @@ impl<'p> Levels<'p> {
             }
         };
         let begins = b.both(begins, inside);
-        scale.store(b, (row, group), value, begins);
+        scale.store(b, (row, group), (value, zero), begins);
     }
 }

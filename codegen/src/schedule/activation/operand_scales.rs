@@ -18,8 +18,18 @@ pub(super) struct OperandScales {
     groups: u32,
     /// The type of codes; `None` for f32.
     codes: Option<Number>,
+    /// Where the zero points of rows are, f32, if the product subtracts them.
+    zeros: Option<ZeroPoints>,
     /// The row after those whose scales a row stores, if it stores more than its own.
     end: Option<Operand>,
+}
+
+/// Where the zero points of rows are.
+enum ZeroPoints {
+    /// Each after the row's scale.
+    BesideScales,
+    /// In an array of their own.
+    Apart(Space),
 }
 
 impl OperandScales {
@@ -36,7 +46,9 @@ impl OperandScales {
         let word = if codes.is_some() { Word::U8 } else { Word::U32 };
         let number = codes.unwrap_or(NUMBER_F32);
         let layout = format!("{number} {}", order.layout());
-        let (shape, access) = (order.shape(rows, groups), problem.rows_access());
+        let zeros = problem.leaves_zero().then_some(ZeroPoints::BesideScales);
+        let numbers = groups + u32::from(problem.leaves_zero());
+        let (shape, access) = (order.shape(rows, numbers), problem.rows_access());
         let buffer = b.buffer_of(BufferRole::OperandScale, word, access, &shape, &layout);
         // Token blocks have whole tiles.
         let own = order == ScaleOrder::TokenTiles && problem.routed.is_none();
@@ -44,13 +56,18 @@ impl OperandScales {
             let m = b.argument(m);
             ScaleOrder::end_of_tile(b, row, m)
         });
-        Self { array: buffer.into(), order, groups, codes, end }
+        Self { array: buffer.into(), order, groups, codes, zeros, end }
     }
 
-    /// In shared memory, f32 `[row][group]`.
-    pub(super) fn in_block(problem: &ActivationProblem, array: SharedId) -> Self {
+    /// In shared memory, f32 `[row][group]`, and zero points `[row]`.
+    pub(super) fn in_block(
+        problem: &ActivationProblem,
+        array: SharedId,
+        zeros: Option<SharedId>,
+    ) -> Self {
         let (order, groups) = (ScaleOrder::Rows, problem.groups());
-        Self { array: array.into(), order, groups, codes: None, end: None }
+        let zeros = zeros.map(|zeros| ZeroPoints::Apart(zeros.into()));
+        Self { array: array.into(), order, groups, codes: None, zeros, end: None }
     }
 
     /// The scale to store, of the product of all levels and the number of the finest.
@@ -58,15 +75,25 @@ impl OperandScales {
         finest.filter(|_| self.codes.is_some()).unwrap_or(product)
     }
 
-    /// Stores the scale of a row, or of a group of it, where `begins` is true.
+    /// Stores the scale of a row, or of a group of it, where `begins` is true; of a row also its zero point, if the buffer has them.
     pub(super) fn store(
         &self,
         b: &mut Builder,
         (row, group): (Operand, Option<Operand>),
-        value: Operand,
+        (value, zero): (Operand, Option<Operand>),
         begins: Operand,
     ) {
         let begins = masked(begins);
+        match (&self.zeros, zero) {
+            (Some(ZeroPoints::BesideScales), Some(zero)) => {
+                let to = Address::new(self.array, b.mul(row, 2u32));
+                return b.store(to, &[value, zero], Width::B64, begins);
+            }
+            (Some(ZeroPoints::Apart(array)), Some(zero)) => {
+                b.store(Address::new(*array, row), &[zero], Width::B32, begins);
+            }
+            _ => {}
+        }
         match (self.end, group) {
             (Some(end), Some(group)) => b.for_each(row, end, 1u32, "row", |b, row| {
                 let at = self.order.place(b, (row, self.groups), group);

@@ -13,6 +13,7 @@ use super::source::VECTOR;
 use crate::ir::Access;
 use crate::plan::scale::folds_input;
 use crate::plan::{OperandType, kernel_name};
+use crate::schedule::input::leaves_zero;
 use crate::schedule::{ByteFragments, ScaleOrder, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
 
@@ -374,8 +375,12 @@ impl ActivationProblem {
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }
 
-    /// Whether each code minus each zero point is an element of the operand. Byte operands would leave
-    /// the zero point to the product, which no plan supports.
+    /// Whether the operand has codes and not their differences from the zero point, which the product subtracts: bytes.
+    pub fn leaves_zero(&self) -> bool {
+        leaves_zero(&self.activation, self.operand)
+    }
+
+    /// Whether each code, minus each zero point where the operand leaves none to the product, is an element of the operand.
     fn holds(&self, quantiser: &Quantiser) -> bool {
         let code = quantiser.code;
         if code.bits() > 8 {
@@ -386,9 +391,11 @@ impl ActivationProblem {
             !value.is_finite() || self.operand.number().round(value * unit) == value * unit
         };
         let values = || (0..1u32 << code.bits()).map(|stored| code.decode(stored));
+        // A product subtracts zero points of rows.
+        let row_has_one = |zero: Option<Number>| zero.is_none() || self.group().is_none();
         match (self.operand, quantiser.zero) {
-            (OperandType::I8, None) => matches!(code, Number::Int(_)),
-            (OperandType::I4, None) => matches!(code, Number::Int(..=4)),
+            (OperandType::I8, zero) => matches!(code, Number::Int(_)) && row_has_one(zero),
+            (OperandType::I4, zero) => matches!(code, Number::Int(..=4)) && row_has_one(zero),
             (OperandType::E5m2, None) => code == self.operand.number(),
             (
                 OperandType::E2m1

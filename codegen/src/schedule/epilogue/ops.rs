@@ -1,6 +1,6 @@
 //! The steps of the epilogue, from a finished sum to the number that is rounded to y.
 
-use crate::ir::{Builder, Operand, Ternary};
+use crate::ir::{Builder, Operand, Ternary, Unary};
 use crate::schedule::input::InputScale;
 use crate::schedule::problem::Problem;
 
@@ -9,6 +9,8 @@ use crate::schedule::problem::Problem;
 pub(in crate::schedule) enum EpilogueOp {
     /// Multiplies with a constant: the power of two that dequantisation left.
     Multiply(f32),
+    /// Subtracts the token's zero point of x times the sum of the row.
+    ZeroPoint,
     /// Multiplies with the token's scale of x.
     TokenScale,
     /// Multiplies with the row's scale.
@@ -24,6 +26,10 @@ pub(in crate::schedule) enum EpilogueOp {
 pub(in crate::schedule) enum EpilogueOperand {
     /// One per token.
     TokenScale,
+    /// One per token.
+    TokenZero,
+    /// One per row.
+    RowSum,
     /// One per row.
     ChannelScale,
     /// One per row.
@@ -38,6 +44,7 @@ impl EpilogueOp {
         let by_token = problem.input.scale == Some(InputScale::Row);
         let mut ops = Vec::new();
         ops.extend((exponent != 0).then(|| Self::Multiply(2f32.powi(exponent))));
+        ops.extend(problem.row_sum.then_some(Self::ZeroPoint));
         ops.extend(by_token.then_some(Self::TokenScale));
         match (problem.channel_scale, problem.bias) {
             (true, true) if fused => ops.push(Self::ChannelScaleAndBias),
@@ -59,6 +66,13 @@ impl EpilogueOp {
         let values = values.into_iter();
         match self {
             Self::Multiply(by) => values.map(|value| b.mul_f32(value, by)).collect(),
+            Self::ZeroPoint => {
+                let zero = read(b, EpilogueOperand::TokenZero)[0];
+                let zero = b.unary(Unary::Negate, zero);
+                let sums = read(b, EpilogueOperand::RowSum);
+                let of_rows = values.zip(sums);
+                of_rows.map(|(value, sum)| b.ternary(Ternary::Fma, zero, sum, value)).collect()
+            }
             Self::TokenScale => {
                 let scale = read(b, EpilogueOperand::TokenScale)[0];
                 values.map(|value| b.mul_f32(value, scale)).collect()

@@ -152,13 +152,15 @@ impl Shader<'_> {
         (next, shard): (u32, u32),
         there: Operand,
     ) -> Operand {
-        let io = &self.io;
+        let (io, input) = (&self.io, self.main.problem.input);
         let matrix = self.matrix.first_word(b, self.main.problem.n);
         let of_row = b.add(n, matrix);
         let next_of_row = next + shard * self.main.problem.n;
         let mut read = |b: &mut Builder, operand: EpilogueOperand| {
             let (buffer, at, plus) = match operand {
-                EpilogueOperand::TokenScale => (io.x_scale, m, 0),
+                EpilogueOperand::TokenScale => (io.x_scale, input.scale_of_row(b, m), 0),
+                EpilogueOperand::TokenZero => (io.x_scale, input.zero_of_row(b, m), 0),
+                EpilogueOperand::RowSum => (io.row_sum, of_row, next_of_row),
                 EpilogueOperand::ChannelScale => (io.channel_scale, of_row, next_of_row),
                 EpilogueOperand::Bias => (io.bias, of_row, next_of_row),
             };

@@ -99,7 +99,8 @@ impl<'p> OwnOperand<'p> {
         let readable = skinny.place.rows.readable(b, 1);
         let number = skinny.place.rows.number(b, 0u32.into());
         let of_x = readable.row(b, number);
-        let to = BlockOperand { elements, scales: scales.or(constants.x_scale()) };
+        let (scales_of_rows, zeros) = (constants.x_scale(), constants.x_zero());
+        let to = BlockOperand { elements, scales: scales.or(scales_of_rows), zeros };
         let from = (skinny.io.x, to);
         let made = OperandOfBlock::declare(b, problem, from, (thread, threads), [row, of_x]);
         Self { made, elements, scales, row }

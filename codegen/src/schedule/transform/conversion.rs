@@ -24,6 +24,8 @@ pub(super) enum Conversion {
     Number(Integer, Half),
     /// A 16-bit float becomes a stored zero point.
     Stored(Integer, Half),
+    /// A stored integer becomes one of 32 bits.
+    Integer(Integer),
     /// A number becomes f32.
     Widen(Number),
     /// f32 becomes a 16-bit float, rounded.
@@ -91,7 +93,7 @@ impl Conversion {
     pub(super) fn bits(&self) -> u64 {
         match self {
             Self::Number(..) | Self::Narrow(_) => 16,
-            Self::Keep | Self::Xor(_) | Self::Widen(_) | Self::Computed(_) => 32,
+            Self::Keep | Self::Xor(_) | Self::Integer(_) | Self::Widen(_) | Self::Computed(_) => 32,
             Self::Signed => 4,
             Self::Magnitude => 8,
             Self::Extended { width, .. } => (*width).into(),
@@ -128,6 +130,7 @@ impl Conversion {
                 let value = b.sub(value, integer.plus as u32);
                 b.and(value, integer.mask())
             }
+            Self::Integer(integer) => integer.value(b, code),
             Self::Widen(kind) => {
                 let value = number(b, *kind, code, 0);
                 b.unary(Unary::AsU32, value)

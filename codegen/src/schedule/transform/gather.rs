@@ -70,7 +70,7 @@ const fn width(bits: u64) -> Width {
 
 /// A condition for an element to exist.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Condition {
+pub(super) enum Condition {
     /// The index is inside of the shape.
     Less(Affine, u64),
     /// The value selects the run.
@@ -88,7 +88,7 @@ struct SourceWord {
 }
 
 /// Bits of a code in one word of a source.
-struct Slice {
+pub(super) struct Slice {
     source: SourceWord,
     /// First bit in the shifted word.
     from: u64,
@@ -302,7 +302,11 @@ impl Gather<'_> {
     }
 
     /// The conditions for an index to be inside of the shape; `None` if it never is.
-    fn conditions(&self, values: &Values, element: &[Affine; 3]) -> Option<Vec<Condition>> {
+    pub(super) fn conditions(
+        &self,
+        values: &Values,
+        element: &[Affine; 3],
+    ) -> Option<Vec<Condition>> {
         let mut conditions = Vec::new();
         for (index, extent) in element.iter().zip(extents(self.shape)) {
             match index.fixed() {
@@ -357,7 +361,7 @@ impl Gather<'_> {
     }
 
     /// The bits of an element's code, split where a word of its source may end.
-    fn slices(
+    pub(super) fn slices(
         &self,
         b: &mut Builder,
         values: &mut Values,
@@ -530,8 +534,8 @@ const fn ones(bits: u64) -> u32 {
 }
 
 /// Sources and conditions that are in registers already.
-struct Moves<'g> {
-    values: Values,
+pub(super) struct Moves<'g> {
+    pub(super) values: Values,
     arrays: &'g [Array],
     conditions: HashMap<Condition, Operand>,
     loaded: HashMap<SourceWord, Operand>,
@@ -540,7 +544,7 @@ struct Moves<'g> {
 }
 
 impl<'g> Moves<'g> {
-    fn new(arrays: &'g [Array]) -> Self {
+    pub(super) fn new(arrays: &'g [Array]) -> Self {
         Self {
             values: Values::default(),
             arrays,
@@ -551,7 +555,7 @@ impl<'g> Moves<'g> {
     }
 
     /// Whether all conditions hold; true if there are none.
-    fn all(&mut self, b: &mut Builder, conditions: &[Condition]) -> Operand {
+    pub(super) fn all(&mut self, b: &mut Builder, conditions: &[Condition]) -> Operand {
         let mut all = Operand::Pred(true);
         for condition in conditions {
             let known = self.conditions.get(condition).copied();
@@ -572,7 +576,7 @@ impl<'g> Moves<'g> {
     }
 
     /// A code, assembled from its slices.
-    fn code(&mut self, b: &mut Builder, slices: &[Slice]) -> Operand {
+    pub(super) fn code(&mut self, b: &mut Builder, slices: &[Slice]) -> Operand {
         let mut code = Operand::U32(0);
         for slice in slices {
             let word = self.word(b, &slice.source);

@@ -18,6 +18,7 @@ use crate::ir::{
     Width,
 };
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
+use crate::schedule::input::Input;
 use crate::schedule::lanes::LaneMap;
 use crate::schedule::order::OrderArray;
 use crate::schedule::rows::{Token, TokenRows};
@@ -265,8 +266,11 @@ struct OfToken {
     slot: Operand,
 }
 
-/// Of a lane's two rows each, the row's scale and its bias, if there are any.
-type Constants = [Option<Vec<Operand>>; 2];
+/// Where a number of a row of x is.
+type OfRow = fn(&Input, &mut Builder, Operand) -> Operand;
+
+/// Of a lane's two rows each, the row's scale, its sum and its bias, if there are any.
+type Constants = [Option<Vec<Operand>>; 3];
 
 impl<'p, 'b> Finish<'p, 'b> {
     fn declare(
@@ -319,7 +323,7 @@ impl<'p, 'b> Finish<'p, 'b> {
     fn constants(&self, b: &mut Builder, (first_row, shard): (Operand, usize)) -> Constants {
         let row = b.add(first_row, self.row);
         let (io, n) = (self.block.io, self.block.main.problem.n);
-        [io.channel_scale, io.bias].map(|buffer| {
+        [io.channel_scale, io.row_sum, io.bias].map(|buffer| {
             let buffer = buffer?;
             let first = self.block.matrices(b)[shard].map(|matrix| b.mul(matrix, n));
             let number = [0, 1].map(|at| {
@@ -409,18 +413,22 @@ impl<'p, 'b> Finish<'p, 'b> {
         b: &mut Builder,
         operand: EpilogueOperand,
         token: OfToken,
-        [channel_scale, bias]: &Constants,
+        [channel_scale, row_sum, bias]: &Constants,
     ) -> Vec<Operand> {
-        let of_token = |b: &mut Builder| {
+        let input = self.block.main.problem.input;
+        let of_token = |b: &mut Builder, place: OfRow| {
             let exists = self.exists(b, token);
             let mask = Some(Mask { condition: exists, fill: 0.0f32.into() });
             let row = self.block.rows.x_row(b, token.of, exists);
-            let from = self.block.io.x_scale.map(|buffer| Address::new(buffer, row));
+            let at = place(&input, b, row);
+            let from = self.block.io.x_scale.map(|buffer| Address::new(buffer, at));
             let load = |from| b.load_as(Type::F32, from, Width::B32, mask, Cache::Default)[0];
             from.map(load).map(Operand::from).into_iter().collect()
         };
         match operand {
-            EpilogueOperand::TokenScale => of_token(b),
+            EpilogueOperand::TokenScale => of_token(b, Input::scale_of_row),
+            EpilogueOperand::TokenZero => of_token(b, Input::zero_of_row),
+            EpilogueOperand::RowSum => row_sum.clone().unwrap_or_default(),
             EpilogueOperand::ChannelScale => channel_scale.clone().unwrap_or_default(),
             EpilogueOperand::Bias => bias.clone().unwrap_or_default(),
         }

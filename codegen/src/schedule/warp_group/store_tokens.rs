@@ -312,8 +312,8 @@ impl<'p, 'b> Finish<'p, 'b> {
     }
 }
 
-/// What steps of the epilogue read of two neighbouring rows of w: scales of channels, and biases.
-struct Constants([Vec<Operand>; 2]);
+/// What steps of the epilogue read of two neighbouring rows of w: scales of channels, sums and biases.
+struct Constants([Vec<Operand>; 3]);
 
 impl Constants {
     /// Of the lane's rows of eight that begin at a row, of a matrix of a stack or the only one.
@@ -324,7 +324,7 @@ impl Constants {
         matrix: Option<Operand>,
     ) -> Self {
         let n = block.main.problem.n;
-        Self([block.io.channel_scale, block.io.bias].map(|buffer| {
+        Self([block.io.channel_scale, block.io.row_sum, block.io.bias].map(|buffer| {
             let Some(buffer) = buffer else { return Vec::new() };
             let row = b.add(first, in_eight);
             let there = b.less(row, n);
@@ -337,10 +337,11 @@ impl Constants {
     }
 
     fn of(&self, operand: EpilogueOperand) -> Vec<Operand> {
-        let Self([channel_scale, bias]) = self;
+        let Self([channel_scale, row_sum, bias]) = self;
         match operand {
             // Scales of x have multiplied the sums of each k-tile.
-            EpilogueOperand::TokenScale => Vec::new(),
+            EpilogueOperand::TokenScale | EpilogueOperand::TokenZero => Vec::new(),
+            EpilogueOperand::RowSum => row_sum.clone(),
             EpilogueOperand::ChannelScale => channel_scale.clone(),
             EpilogueOperand::Bias => bias.clone(),
         }
