@@ -177,8 +177,8 @@ fn scales_round_weights_of_short_groups_on_hopper() {
 }
 
 /// Which products sum integers: of x with scales of rows or of groups, and with zero points of rows. Hopper's warp groups have no
-/// such sums of short groups of w, or with corrections: those are floats if warp groups multiply them then, unless sums are to be
-/// exact.
+/// such sums of short groups of w, or with corrections: those are floats if warp groups multiply them then, unless the scheme asks
+/// for integers or exact weights.
 #[test]
 fn products_of_integers_sum_integers() {
     let (row, group) = ("i8 { scale: f32 per token }", "i8 { scale: f32 per 1x128 }");
@@ -204,9 +204,9 @@ fn products_of_integers_sum_integers() {
         ("i8", "scale: f16 per 1x32", row, [true, true, false, true]),
     ] {
         for (chip, expected) in all.into_iter().zip(expected) {
-            let integers = |accuracy: &str| {
+            let integers = |clause: &str| {
                 let text = format!(
-                    "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x}, {accuracy}output: bf16 }}"
+                    "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x}, {clause}output: bf16 }}"
                 );
                 let scheme = parse(&text).unwrap_or_else(|faults| panic!("{text}: {faults:?}"));
                 let problem = Problem::new(
@@ -219,11 +219,13 @@ fn products_of_integers_sum_integers() {
             };
             assert_eq!(integers(""), expected, "{weight}, {numbers}, x in {x}, on {chip}");
             let exact = expected || x != zeros && chip != "wgsl";
-            assert_eq!(
-                integers("accuracy: exact, "),
-                exact,
-                "{weight}, {numbers}, x in {x}, on {chip}"
-            );
+            for clause in ["accuracy: exact, ", "accumulate: i32, "] {
+                assert_eq!(
+                    integers(clause),
+                    exact,
+                    "{clause}{weight}, {numbers}, x in {x}, on {chip}"
+                );
+            }
         }
     }
 }
@@ -340,6 +342,21 @@ fn other_layouts_do_not_depend_on_the_range() {
     let of_x = "s { weight: e3m2, scale: f16 per 1x32, pack: u32 [k:* | w, n], activation: e4m3 { scale: f32 per 1x32 } }";
     let mut schemes = catalogue();
     schemes.push(parse(of_x).unwrap());
+    // Integers that may be floats on Hopper.
+    for weight in ["i8", "i4", "u4 - 8", "u8 - 40", "i2"] {
+        for numbers in [
+            "scale: f16 per 1x32",
+            "zero: u4 per 1x32, scale: f16 per 1x32",
+            "shift: f16, scale: f32 per 1x16",
+        ] {
+            for x in ["i8 { scale: f32 per token }", "i8 { zero: i8, scale: f32 per token }"] {
+                let text = format!(
+                    "s {{ weight: {weight}, {numbers}, pack: u32 [k:* | w, n], activation: {x} }}"
+                );
+                schemes.push(parse(&text).unwrap());
+            }
+        }
+    }
     let mut of_range = 0;
     for scheme in &schemes {
         for activation in &scheme.activations {

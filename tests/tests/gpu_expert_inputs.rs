@@ -11,7 +11,7 @@ use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
 use rayon::prelude::*;
 
 /// Schemes with static parameters of x, and what each adds.
-const SCHEMES: [(&str, &str); 7] = [
+const SCHEMES: [(&str, &str); 8] = [
     (
         "static_scale",
         "weight: i8, scale: f32 per channel, pack: [k, n], \
@@ -27,6 +27,12 @@ const SCHEMES: [(&str, &str); 7] = [
         "static_zero",
         "weight: i8, scale: f32 per channel, pack: [k, n], \
          activation: u8 { zero: u8, scale: f32 per tensor static }",
+    ),
+    // Zero points beside codes: sums of rows.
+    (
+        "static_zero_of_codes",
+        "weight: i8, scale: f32 per channel, pack: [k, n], \
+         activation: i8 { zero: u8, scale: f32 per tensor static }",
     ),
     ("index", "weight: u4 - 8, scale: f16 per 1x32, index: i32, pack: [k, n], activation: f16"),
     (

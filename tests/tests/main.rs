@@ -22,6 +22,7 @@ mod gpu_expert_inputs;
 mod gpu_experts;
 mod gpu_golden_experts;
 mod gpu_groups;
+mod gpu_integers;
 mod own_operand;
 mod plans;
 mod quantize;

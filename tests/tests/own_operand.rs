@@ -31,6 +31,8 @@ fn schemes() -> Vec<Scheme> {
          activation: i8 { scale: f32 per token } }",
         "ragged_zeros { weight: i8, scale: f32 per channel, pack: [k, n], \
          activation: u8 { zero: u8, scale: f32 per token } }",
+        "ragged_codes { weight: i4, scale: f32 per channel, pack: [k, n], \
+         activation: i8 { zero: i8, scale: f32 per token } }",
     ];
     let texts = texts.map(|text| parse(text).unwrap_or_else(|faults| panic!("{faults}")));
     known.into_iter().chain(texts).collect()
@@ -44,7 +46,7 @@ fn simulated(target: &str, choices: &str) -> GpuDevice<Simulator> {
 /// Of every type of x, with more columns than threads have in one vector, with pads, and in blocks that split K.
 #[test]
 fn products_are_right() {
-    for (target, fewest) in [("sm_90a", 9), ("sm_80", 5), ("gfx942", 5)] {
+    for (target, fewest) in [("sm_90a", 10), ("sm_80", 6), ("gfx942", 6)] {
         let mut made = 0;
         for (scheme, splits) in schemes().iter().zip([1, 2].into_iter().cycle()) {
             let choices = format!(

@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// A shape without ragged tiles.
+/// N and K without ragged tiles.
 const SHAPE: (u32, u32) = (1024, 4096);
 
 /// The plan of the kernels of a GPU, whose choice may depend on what their schedules support; or else that of the scheme alone.
@@ -73,7 +73,9 @@ fn plan_of(
     target: &'static Target,
 ) -> Result<Plan, plan::PlanError> {
     let plan = plan::plan(scheme, activation, target)?;
-    let problem = Problem::new(scheme, activation, target, SHAPE);
+    // Each expert is multiplied as a weight of its own.
+    let dense = Scheme { experts: None, ..scheme.clone() };
+    let problem = Problem::new(&dense, activation, target, SHAPE);
     Ok(problem.map_or(plan, |problem| problem.plan))
 }
 

@@ -102,7 +102,8 @@ pub(super) fn keys_stacked(
     let work = Work::expert_operand(request.scheme, request.activation, dtype, role);
     let sizes = [("experts", experts), ("shards", shards), ("top_k", top_k), ("slots", slots)];
     let whole = copies.then_some((WHOLE_BLOCKS, 1));
-    let more = sizes.into_iter().chain(of_warp_groups(product, own).iter().copied()).chain(whole);
+    let more = sizes.into_iter().chain(of_warp_groups(product, own).iter().copied());
+    let more = more.chain(layout_of(product)).chain(whole);
     Ok(launches(request, &problem, work, &more.collect::<Vec<_>>()))
 }
 

@@ -239,12 +239,6 @@ impl ComputePlan {
                 product.scaling().is_some() || segment.is_multiple_of(product.columns) && long
             }
         };
-        let integers = match class {
-            Lanes => true,
-            Shader => !has_zero(activation),
-            // Zero points of groups of x would need the sums of these groups of w.
-            _ => !has_zero(activation) || one_scale(activation),
-        };
         // On CPUs a weight has one packing for every type of x; the packing for integer sums is used
         // only if x is quantised whatever its type, that is, if the quantiser is first in the list.
         let packed = |product: &ProductInstruction| {
@@ -256,7 +250,7 @@ impl ComputePlan {
             product.classes.contains(&class)
                 && packed(product)
                 && keeps(scheme, activation, product)
-                && (product.sum == Accumulate::F32 || integers)
+                && (product.sum == Accumulate::F32 || sums_integers(activation, class))
                 && whole(product)
         };
         let plan = |product: &ProductInstruction| Self {
@@ -296,7 +290,7 @@ impl ComputePlan {
         let products = || PRODUCTS.iter().filter(there);
         let kept = products().filter(|product| {
             keeps(scheme, activation, product)
-                && (product.sum == Accumulate::F32 || one_scale(activation))
+                && (product.sum == Accumulate::F32 || sums_integers(activation, class))
         });
         let step = kept.map(|product| product.columns).min();
         match (step, segment(scheme, activation), activation) {
@@ -352,8 +346,18 @@ fn either(types: &[OperandType]) -> String {
     }
 }
 
-/// Whether x has a zero point. Products of integers leave that to the epilogue, which reads an array of sums of rows for it: kernels of
-/// shaders, which have 8 arrays at most, have no place for that beside those of an expert layer.
+/// Whether kernels of a class of targets sum integers of x. They leave zero points of rows to the epilogue, which reads an array of sums of
+/// rows of w for that: kernels of shaders, which have 8 arrays at most, have no place for one beside those of an expert layer. Zero
+/// points of groups would need the sums of these groups of w.
+fn sums_integers(activation: &Activation, class: Class) -> bool {
+    match class {
+        Lanes => true,
+        Shader => !has_zero(activation),
+        _ => !has_zero(activation) || one_scale(activation),
+    }
+}
+
+/// Whether x has a zero point.
 pub(crate) fn has_zero(activation: &Activation) -> bool {
     matches!(activation, Activation::Quantised(quantiser) if quantiser.zero.is_some())
 }

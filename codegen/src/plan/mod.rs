@@ -101,7 +101,8 @@ impl Plan {
 
 /// The plan for a scheme with one of its activations: with the first product for which all parts of a
 /// plan exist, or one with operands of equal width that folds the finest scale of x into these, or else whose sums
-/// have longer segments, or else whose dequantisation is cheaper. `support` (feature `gpu`) also checks that the target has kernels.
+/// have longer segments, or else whose dequantisation is cheaper. Hopper's kernels may have another plan
+/// (`schedule::Problem::in_layout`). `support` (feature `gpu`) also checks that the target has kernels.
 ///
 /// # Errors
 /// The last obstacle, if there is no plan.

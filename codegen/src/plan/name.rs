@@ -5,6 +5,7 @@ use quantloom_dsl::format::{NUMBER_BF16, Number};
 use quantloom_dsl::layout::GroupSize;
 use quantloom_dsl::{Activation, Code, Group, ScaleType, Scheme, WeightCode};
 
+use super::compute::has_zero;
 use crate::target::Target;
 
 /// A weight's clause in a message: a long codebook is abbreviated.
@@ -20,8 +21,8 @@ pub fn brief(weight: &WeightCode) -> String {
     }
 }
 
-/// The name of a scheme's kernel for an activation, a tile and a target: the product's name, the
-/// tile, the target without underscores.
+/// The name of a scheme's kernel for an activation, a tile and a target: the product's name, `z` if x has
+/// zero points, the tile, the target without underscores.
 pub fn kernel_name(
     scheme: &Scheme,
     activation: &Activation,
@@ -29,7 +30,8 @@ pub fn kernel_name(
     target: &Target,
 ) -> String {
     let target = target.name.replace('_', "");
-    format!("{}__{tile}__{target}", product_name(scheme, activation))
+    let zero = if has_zero(activation) { "z" } else { "" };
+    format!("{}{zero}__{tile}__{target}", product_name(scheme, activation))
 }
 
 /// The name of a scheme's product with an activation.

@@ -12,7 +12,9 @@ use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::{
     BF16, F16, F32, FloatFormat, NUMBER_BF16, NUMBER_F16, NUMBER_F32, Number,
 };
-use quantloom_dsl::{Accuracy, Activation, BufferRole, Code, Scheme, ZeroPointCorrection};
+use quantloom_dsl::{
+    Accumulate, Accuracy, Activation, BufferRole, Code, Scheme, ZeroPointCorrection,
+};
 
 use super::activation::ActivationProblem;
 use super::arrange::{Arranged, Order};
@@ -104,8 +106,8 @@ impl Problem {
     /// depends on that, or in the layout for any.
     ///
     /// Where warp groups do not suit the plan's sums of integers and suit sums of floats, products are floats, unless the scheme
-    /// asks for exact sums: `mma.sync` takes twice the time from 64 tokens on, and up to 8 tokens 3 to 10% less (measured:
-    /// docs/performance/warp_group.md).
+    /// says `accuracy: exact` or `accumulate: i32`: integers take up to twice the time from 32 tokens on, and up to a quarter less
+    /// before (measured: docs/performance/warp_group.md).
     ///
     /// # Errors
     /// If no schedule supports the product.
@@ -117,14 +119,20 @@ impl Problem {
     ) -> Result<Self, Unscheduled> {
         let plans = PlanRange { of_range, ..PlanRange::default() };
         let this = Self::planned(scheme, activation, target, (shape, plans))?;
-        let exact = scheme.accuracy == Accuracy::Exact;
-        if !this.sums_integers() || exact || !target.has(Feature::Wgmma) || warp_group::suits(&this)
-        {
+        let wanted = scheme.accuracy == Accuracy::Exact || scheme.accumulate == Accumulate::I32;
+        let stays = wanted || !target.has(Feature::Wgmma) || warp_group::suits(&this);
+        if !this.sums_integers() || stays {
             return Ok(this);
         }
         let floats = PlanRange { integers: false, ..plans };
         let floats = Self::planned(scheme, activation, target, (shape, floats));
-        Ok(floats.ok().filter(warp_group::suits).unwrap_or(this))
+        match floats.ok().filter(warp_group::suits) {
+            // Where no layout is one for a range, the problem is that for any numbers.
+            Some(floats) if of_range && !floats.is_of_range() => {
+                Self::in_layout(scheme, activation, target, (shape, false))
+            }
+            floats => Ok(floats.unwrap_or(this)),
+        }
     }
 
     /// The problem with a plan among some.

@@ -102,6 +102,9 @@ impl Side {
     }
 }
 
+/// The product of the scales of a group, and their components.
+type Scales = (Formula, Vec<Component>);
+
 struct Transform<'p> {
     problem: &'p Problem,
     scheme: &'p Scheme,
@@ -375,9 +378,7 @@ impl Transform<'_> {
 
     /// The terms of the sums of rows: codes that are integers, and the scales that change along K with their components. (A group
     /// index would say which scale a column has.)
-    fn terms_of_rows(
-        &self,
-    ) -> Result<(Conversion, Option<(Formula, Vec<Component>)>), Unscheduled> {
+    fn terms_of_rows(&self) -> Result<(Conversion, Option<Scales>), Unscheduled> {
         let none = || self.unscheduled(TransformLimit::NoFormula);
         let Scheme { weight, zero, shifts, .. } = self.scheme;
         let integer = match weight.code {

@@ -11,7 +11,7 @@ use quantloom_codegen::target::target;
 use quantloom_dsl::format::{BF16, FloatFormat, Number};
 use quantloom_dsl::layout::{Component, GroupSize, Shape};
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Activation, ScaleLevel, Scheme};
 use quantloom_runtime::gpu::{ColumnOrder, NativeBuffer, Products as _, Request};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
@@ -149,15 +149,21 @@ impl Stored {
         }
     }
 
-    /// Compares sums of rows: a lane adds a column of 32 with a rounding each, of the scale's product and of 5 sums of lanes
+    /// Compares sums of rows: a lane adds 8 of each 256 columns with a rounding each, levels of scales and 5 sums of lanes have
     /// some more; each loses 2^-24 of the magnitudes so far at most. Integers are exact.
     ///
     /// # Errors
     /// A sum further from the expected one.
     pub fn check_row_sums(&self, found: &[u8], expected: &[u8]) -> Result<(), String> {
         let k = self.unpacked.shape().k as usize;
-        let integers = self.scheme.scales.iter().all(|level| level.group.cols == GroupSize::All);
-        let roundings = if integers { 0 } else { k.div_ceil(32) + self.scheme.scales.len() + 5 };
+        let of_row = |level: &ScaleLevel| level.group.cols == GroupSize::All;
+        let integers = self.scheme.scales.iter().all(of_row);
+        assert!(
+            integers || !self.scheme.scales.iter().any(of_row),
+            "magnitudes are of whole weights"
+        );
+        let levels = self.scheme.scales.len();
+        let roundings = if integers { 0 } else { 8 * k.div_ceil(256) + levels + 5 };
         let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
         let sums = found.chunks_exact(4).map(float).zip(expected.chunks_exact(4).map(float));
         for (row, (found, expected)) in sums.enumerate() {

@@ -71,7 +71,7 @@ impl Gather<'_> {
         let mut by = 1;
         while by < warp {
             let other = b.shuffle(Shuffle::Xor, total, by);
-            total = plus(b, total, other.into());
+            total = plus(b, total, other);
             by *= 2;
         }
         if summed.scale.is_none() {

@@ -34,10 +34,9 @@
 //! and the third for a chunk: a segment that is shorter than a chunk is half of one.
 //!
 //! The row sum of integer products of GPUs, which zero points of x multiply, is rounded once where the host adds it or where it is a sum
-//! of codes. Elsewhere a kernel adds it: a lane's products of a code and a scale, each 32 columns one with one rounding, and at most
-//! six additions of lanes. So a term passes through K / 32 + 6 roundings there where the sum that it corrects passes through
-//! the two of each K / 32 columns that are counted; the six are among those of [`FIXED`] that it does not pass through (the
-//! group's correction and the sum of x: 3, value times scale: 2, the product with x: 1).
+//! of codes alone. Elsewhere a kernel adds products of codes and scales: a lane of 32 takes 8 columns of each 256, with one rounding a
+//! column, and at most six additions follow. That is K / 32 + 8 + 6 roundings of a term at most, fewer than [`Sums::Matrix`] counts for
+//! K columns ([`MATRIX_COLUMNS`] of an instruction, [`MOST_PARTS`]).
 //!
 //! Levels: `s` and `shift` are products of levels, and W_k has the magnitudes of these products. A sign is exact,
 //! and so is an offset: integers, which have at most 32 bits, are decoded in f64 and no kernel reads them. Where
