@@ -230,6 +230,21 @@ fn products_of_integers_sum_integers() {
     }
 }
 
+/// Where y is f32, warp groups are not chosen, and floats would gain nothing.
+#[test]
+fn products_of_integers_stay_where_y_is_f32() {
+    for (output, expected) in [("bf16", false), ("f16", false), ("f32", true)] {
+        let text = format!(
+            "s {{ weight: i4, scale: f16 per 1x32, pack: [k, n], \
+             activation: i8 {{ scale: f32 per token }}, output: {output} }}"
+        );
+        let scheme = parse(&text).unwrap();
+        let hopper = target("sm_90a").unwrap();
+        let problem = Problem::new(&scheme, &scheme.activations[0], hopper, (1024, 1024)).unwrap();
+        assert_eq!(problem.sums_integers(), expected, "{output}");
+    }
+}
+
 #[test]
 fn schemes_become_problems() {
     let catalogue = catalogue();
