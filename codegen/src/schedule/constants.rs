@@ -189,3 +189,33 @@ pub(super) fn copy(
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::parse;
+
+    use super::*;
+    use crate::ir::{Extent, LaunchConfig};
+    use crate::target::target;
+
+    /// Of x with and without zero points, and of rows with all constants.
+    #[test]
+    fn the_words_are_those_that_are_declared() {
+        for x in ["scale: f32 per token", "zero: i8, scale: f32 per token", "scale: f32 per 1x128"]
+        {
+            let text = format!(
+                "s {{ weight: i8, scale: f32 per channel, bias: f32, pack: [k, n], activation: i8 {{ {x} }} }}"
+            );
+            let scheme = parse(&text).unwrap();
+            let hopper = target("sm_90a").unwrap();
+            let problem = Problem::new(&scheme, &scheme.activations[0], hopper, (64, 256)).unwrap();
+            let grid = [Extent::Constant(1); 3];
+            let launch =
+                LaunchConfig { grid, threads: 32, min_blocks: 1, cluster: 1, programmatic: false };
+            let mut b = Builder::new("constants", "", hopper, launch);
+            Constants::declare(&mut b, &problem, 32, 5);
+            let declared: u32 = b.finish().shared.iter().map(|block| block.len).sum();
+            assert_eq!(Constants::words(&problem, 32, 5), declared, "{x}");
+        }
+    }
+}
