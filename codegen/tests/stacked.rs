@@ -144,12 +144,12 @@ fn compared(share: Share, shape: (u32, u32), cases: &[(usize, Routing)]) {
         *by_target.entry(sm).or_insert(0) += there;
         all_done += done;
     }
-    // A part of the cases may have none of a target.
+    // A share may have none of a target.
     assert!(
         by_target.len() == TARGETS.len() && by_target.values().all(|there| *there >= 1),
         "{by_target:?}"
     );
-    assert!(all_done >= TARGETS.len(), "{all_done} of {by_target:?}");
+    assert!(all_done > 0, "none of {by_target:?}");
 }
 
 #[test]

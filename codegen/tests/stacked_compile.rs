@@ -93,7 +93,7 @@ fn kernels_of_experts_compile() {
             }
         }
     }
-    assert!(texts.len() > 10, "{}", texts.len());
+    assert!(!texts.is_empty(), "no scheme in this share");
     all_compile(&texts);
 }
 

@@ -9,7 +9,8 @@ pub fn is_asked() -> bool {
     std::env::var_os(SWEEP).is_some()
 }
 
-/// A share of the cases of a test.
+/// A share of the cases of a test. Which cases a part has follows from a hash: what a test says of the kinds of its cases, it
+/// says of all of them, not of those that a part happens to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     parts: u64,
