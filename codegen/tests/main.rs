@@ -10,6 +10,7 @@ mod choose;
 mod expand;
 mod experts;
 mod group_columns;
+mod grouped_pairs;
 mod hip;
 mod hip_conformance;
 mod hip_products;

@@ -36,6 +36,7 @@ const TILE: SkinnyTile = SkinnyTile {
     interleaved: false,
     programmatic: true,
     makes_operand: RareFlag(false),
+    groups_pairs: RareFlag(false),
 };
 
 #[test]

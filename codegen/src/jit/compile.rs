@@ -197,7 +197,8 @@ fn choice_of_experts(
     }
     let most = problem.stack.map(|stack| stack.most_tokens(problem, chosen));
     choice.tokens = most.unwrap_or(choice.tokens);
-    Ok(StackedChoice { choice, slots: problem.slots(chosen).unwrap_or(1).into() })
+    let slots = problem.slots(chosen).unwrap_or(1).into();
+    Ok(StackedChoice { choice, slots, groups_pairs: chosen.schedule().groups_pairs() })
 }
 
 /// A size of 32 bits: the schedules' limits refuse larger ones, by name.

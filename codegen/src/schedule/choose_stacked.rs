@@ -46,6 +46,14 @@ const SKINNY_BLOCKS: u64 = 8;
 /// The most slots for which skinny products are preferred on Hopper: with 16 they took 1.06 to 1.18 of the time of tiles
 /// on an H100, int4 and e2m1 with 16-bit x (docs/performance/experts.md).
 const MOST_SKINNY_SLOTS: u32 = 8;
+/// The most pairs of a block that finds them by itself: the tokens of an instruction.
+const PAIRS_TOGETHER: u32 = 8;
+/// Pairs of an expert that is met, on average, from which blocks find them: with 1.11 to 1.24 products took 0.94 to 0.99 of the time, with
+/// 1.10 1.0 to 1.02 (docs/performance/experts.md).
+const LEAST_PAIRS_TOGETHER: f64 = 1.1;
+/// Warps of a block that finds pairs and has no bound of registers, as for codes of 8 bits, and such blocks of a multiprocessor: 0.99 of
+/// the time of four warps.
+const LARGE_BLOCKS: (u32, u32) = (8, 4);
 /// Tiles of rows of a matrix from which a skinny block has two, and four of them.
 const TWO_TILES: u32 = 32;
 const FOUR_TILES: u32 = 256;
@@ -123,6 +131,9 @@ fn of_slots(
         return WarpGroupTile::choose(problem, slots).map(Chosen::WarpGroup);
     }
     if problem.stack.is_some_and(|stack| stack.direct) {
+        if let Some(grouped) = grouping_pairs(problem, m).into_iter().find(fits) {
+            return Ok(grouped);
+        }
         let direct = SkinnyTile::of_pairs(problem, m).map(Chosen::Skinny);
         if let Some(chosen) = direct.filter(fits) {
             return Ok(chosen);
@@ -175,6 +186,29 @@ fn of_slots(
 fn on_warp_groups(problem: &Problem, slots: u32, rows: f64) -> Option<Chosen> {
     let serves = WarpGroupTile::serves_experts(problem, slots, rows);
     serves.then(|| WarpGroupTile::choose(problem, slots).ok().map(Chosen::WarpGroup)).flatten()
+}
+
+/// Blocks of a skinny product that find the pairs of an expert by themselves, the best first, where they were measured to be faster than
+/// blocks of one pair: on Hopper, if so many tokens meet an expert twice often enough. They are those of sorted pairs, or larger ones
+/// where registers bound these less.
+fn grouping_pairs(problem: &Problem, tokens: u32) -> Vec<Chosen> {
+    let of = |stack: Stack| {
+        let often = stack.pairs_of_met_expert(tokens) >= LEAST_PAIRS_TOGETHER;
+        if stack.combined || !often || problem.target().class != Class::Hopper {
+            return None;
+        }
+        let sorted = problem.single().stacked(Stack { direct: false, ..stack }).ok()?;
+        let only = Some(SkinnyTile::schedule());
+        match of_slots(&sorted, (tokens, PAIRS_TOGETHER), only).ok()? {
+            Chosen::Skinny(tile) => Some(tile.grouping_pairs()),
+            _ => None,
+        }
+    };
+    let Some(tile) = problem.stack.and_then(of) else { return Vec::new() };
+    let bounded = u64::from(tile.min_blocks) == SKINNY_BLOCKS;
+    let (warps, min_blocks) = LARGE_BLOCKS;
+    let large = (!bounded).then_some(SkinnyTile { warps, min_blocks, ..tile });
+    large.into_iter().chain([tile]).map(Chosen::Skinny).collect()
 }
 
 /// The same choice of a skinny product with few warps and several tiles of rows, on Hopper, where it
@@ -244,6 +278,13 @@ impl Stack {
     /// The share of the tokens that choose an expert, if each token chooses any.
     fn share_of_expert(self) -> f64 {
         f64::from(self.top_k.min(self.chosen_from)) / f64::from(self.chosen_from)
+    }
+
+    /// The pairs of an expert that M tokens meet, on average.
+    fn pairs_of_met_expert(self, tokens: u32) -> f64 {
+        let share = self.share_of_expert();
+        let met = 1.0 - (1.0 - share).powf(f64::from(tokens));
+        f64::from(tokens) * share / met
     }
 
     /// The rows of an expert of M tokens, on average.

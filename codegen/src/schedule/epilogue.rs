@@ -237,7 +237,7 @@ impl Epilogue<'_> {
         if main.problem.stack.is_some_and(|stack| stack.gate.is_some()) {
             // Every slot has a row.
             values = values.into_iter().map(|value| b.select(token_is, value, 0.0f32)).collect();
-            token_is = self.token_rows.is_slot(b, token);
+            token_is = self.token_rows.is_slot(b, token, token_is);
         }
         let mask = if main.problem.n.is_multiple_of(self.rows_of_y()) {
             token_is

@@ -104,6 +104,11 @@ pub trait Schedule: FreeChoices {
         false
     }
 
+    /// Whether blocks find the pairs of an expert that are not sorted, and multiply them together.
+    fn groups_pairs(&self) -> bool {
+        false
+    }
+
     /// Whether blocks copy the rows of x of whole token blocks of an expert layer: those of slots without a
     /// pair too, if their token block is in use.
     fn copies_token_blocks(&self, _stack: Stack) -> bool {

@@ -33,6 +33,7 @@ mod mapping;
 mod measured;
 mod order;
 mod order_with_operand;
+mod pair_group;
 mod participants;
 mod problem;
 mod routed_block;

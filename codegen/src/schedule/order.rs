@@ -101,6 +101,11 @@ impl OrderWords {
         self.at(token_block).plus(1)
     }
 
+    /// R.
+    pub(super) const fn all_pairs(&self) -> Operand {
+        self.pairs
+    }
+
     /// The expert of a pair, where the array is the ids of pairs.
     pub(super) fn expert_of(&self, pair: Operand) -> Address {
         self.at(pair)

@@ -5,6 +5,7 @@
 //! order uses have nothing to do.
 
 use super::order::{OrderArray, OrderWords};
+use super::pair_group::{PairGroup, PairSearch};
 use super::rows::TokenRows;
 use super::stack::{Matrix, Stack};
 use super::weights_prefetch::WeightsPrefetch;
@@ -24,6 +25,8 @@ pub(super) struct RoutedBlock {
     pub(super) row_block: Operand,
     /// The block's number among those that split K.
     pub(super) split: Operand,
+    /// The pairs that the block multiplies, if pairs of one expert share blocks.
+    group: Option<PairGroup>,
 }
 
 impl RoutedBlock {
@@ -72,7 +75,19 @@ impl RoutedBlock {
             (b.less(token_block, count), expert)
         };
         let expert = expert.into();
-        Self { in_use, expert, words, stack, token_block, shard, row_block, split }
+        let group = None;
+        Self { in_use, expert, words, stack, token_block, shard, row_block, split, group }
+    }
+
+    /// The same where the block multiplies up to so many pairs of its pair's expert, once it has found them. Pairs have no order.
+    pub(super) fn grouping(self, b: &mut Builder, slots: u32) -> Self {
+        Self { group: Some(PairGroup::declare(b, slots)), ..self }
+    }
+
+    /// The search for the block's pairs, if pairs of one expert share blocks.
+    pub(super) fn search(&self) -> Option<PairSearch> {
+        let &Self { group, words, token_block: pair, expert, .. } = self;
+        group.map(|group| PairSearch { group, words, pair, expert })
     }
 
     /// The place of a tile of a block that has one tile after another: its token block, of which so many are in use,
@@ -107,7 +122,8 @@ impl RoutedBlock {
         expert: Operand,
     ) -> Self {
         let in_use = b.less(token_block, count);
-        Self { in_use, expert, words, stack, token_block, shard, row_block, split: 0u32.into() }
+        let (split, group) = (0u32.into(), None);
+        Self { in_use, expert, words, stack, token_block, shard, row_block, split, group }
     }
 
     /// Writes what a block does whose token block is in use, and what another one does.
@@ -148,12 +164,28 @@ impl RoutedBlock {
         self.words.array.slots
     }
 
-    /// The tokens of the block, `tokens` of them: its slots.
+    /// The tokens that the block multiplies, `tokens` of them: its slots, or its pairs.
     pub(super) fn rows(&self, b: &mut Builder, tokens: u32) -> TokenRows {
-        let slots = b.mul(self.words.token_blocks, self.slots());
-        let shard_rows = b.mul(slots, self.shard);
+        match self.group {
+            Some(group) => {
+                let shard_rows = self.shard_rows(b);
+                TokenRows::grouped(group, self.words, (self.stack, shard_rows))
+            }
+            None => self.rows_of_slots(b, tokens),
+        }
+    }
+
+    /// The slots of the block's token block, for a block with so many tokens.
+    pub(super) fn rows_of_slots(&self, b: &mut Builder, tokens: u32) -> TokenRows {
+        let shard_rows = self.shard_rows(b);
         let block = (self.token_block, tokens);
         TokenRows::routed(block, self.words, (self.stack, shard_rows))
+    }
+
+    /// The first row of y of the block's shard.
+    fn shard_rows(&self, b: &mut Builder) -> Operand {
+        let slots = b.mul(self.words.token_blocks, self.slots());
+        b.mul(slots, self.shard)
     }
 
     /// The number of the block's tile of y along the tokens, and the number of such tiles, as a value and

@@ -15,11 +15,13 @@
 //! A slot without a pair has no row: nothing of it is read or written. With a gate y has a row per slot, which
 //! is 0 for a slot without a pair, so that all rows of y are defined for the kernel that quantises them.
 //!
-//! Without an order each pair is a token block with one slot, and both have one number.
+//! Without an order each pair is a token block with one slot, and both have one number. A block may multiply several of these pairs
+//! ([`PairGroup`]): its tokens are numbered in the block, and the number of such a token is that of its pair.
 
 use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 
 use super::order::{NONE, OrderWords};
+use super::pair_group::PairGroup;
 use super::stack::Stack;
 use crate::ir::{Binary, Builder, Cache, Mask, Operand, Reg, Type, Width};
 
@@ -42,6 +44,8 @@ enum Rows {
     Single { m: Operand },
     /// Tokens are slots; the shard's rows of y begin at `shard_rows`, if y has a row per slot.
     Routed { words: OrderWords, stack: Stack, shard_rows: Operand },
+    /// Tokens are pairs of one expert that are not sorted; rows of y as before.
+    Grouped { group: PairGroup, words: OrderWords, stack: Stack, shard_rows: Operand },
 }
 
 /// A token: its number over all blocks, and its pair in an expert layer.
@@ -57,7 +61,7 @@ pub(super) struct Token {
 pub(super) enum ReadableRows {
     /// The last row.
     Single { last: Operand },
-    /// The block's first and last slot, and the pair of the first one.
+    /// The number of the block's first token, its last slot, and the pair of the first one.
     Routed { rows: TokenRows, first: Operand, last: Option<Operand>, pair: Operand },
 }
 
@@ -95,14 +99,29 @@ impl TokenRows {
         Self { block, tokens, apart, of: Rows::Routed { words, stack, shard_rows } }
     }
 
+    /// The pairs of a group of an expert layer without an order; the shard's rows of y begin at `shard_rows`.
+    pub(super) const fn grouped(
+        group: PairGroup,
+        words: OrderWords,
+        (stack, shard_rows): (Stack, Operand),
+    ) -> Self {
+        let of = Rows::Grouped { group, words, stack, shard_rows };
+        Self { block: Operand::U32(0), tokens: group.slots, apart: group.slots, of }
+    }
+
     /// Tokens of a block.
     pub(super) const fn count(&self) -> u32 {
         self.tokens
     }
 
-    /// Whether a token of the block is a slot, if the block may have more tokens.
-    pub(super) fn is_slot(&self, b: &mut Builder, token: Operand) -> Operand {
-        if self.tokens == self.apart { true.into() } else { b.less(token, self.apart) }
+    /// Whether a token of the block has a row of y where slots have rows, if the block may have more tokens; `exists` says whether the
+    /// token exists.
+    pub(super) fn is_slot(&self, b: &mut Builder, token: Operand, exists: Operand) -> Operand {
+        match self.of {
+            Rows::Grouped { .. } => exists,
+            _ if self.tokens == self.apart => true.into(),
+            _ => b.less(token, self.apart),
+        }
     }
 
     /// The number of the block's token.
@@ -113,8 +132,13 @@ impl TokenRows {
     /// The token of a number. In an expert layer numbers are checked against the order only where
     /// `within` is true; elsewhere there is no token.
     pub(super) fn token(&self, b: &mut Builder, number: Operand, within: Operand) -> Token {
-        let Rows::Routed { words, stack, .. } = self.of else {
-            return Token { number, pair: None };
+        let (words, stack) = match self.of {
+            Rows::Single { .. } => return Token { number, pair: None },
+            Rows::Grouped { group, .. } => {
+                let pair = group.pair(b, number, within);
+                return Token { number: pair, pair: Some(pair) };
+            }
+            Rows::Routed { words, stack, .. } => (words, stack),
         };
         if stack.direct {
             return Token { number, pair: Some(number) };
@@ -144,7 +168,7 @@ impl TokenRows {
         certain: bool,
     ) -> Token {
         let within = match self.of {
-            Rows::Routed { .. } if !certain => b.less(in_block, self.tokens),
+            Rows::Routed { .. } | Rows::Grouped { .. } if !certain => b.less(in_block, self.tokens),
             _ => true.into(),
         };
         self.token(b, number, within)
@@ -155,8 +179,8 @@ impl TokenRows {
         match (self.of, token.pair) {
             (Rows::Single { m }, _) => b.less(token.number, m),
             (Rows::Routed { stack, .. }, _) if stack.direct => b.equal(token.number, self.block),
-            (Rows::Routed { .. }, Some(pair)) => b.less(pair, NONE),
-            (Rows::Routed { .. }, None) => false.into(),
+            (Rows::Routed { .. } | Rows::Grouped { .. }, Some(pair)) => b.less(pair, NONE),
+            (Rows::Routed { .. } | Rows::Grouped { .. }, None) => false.into(),
         }
     }
 
@@ -164,13 +188,16 @@ impl TokenRows {
     /// tokens.
     pub(super) fn x_row(&self, b: &mut Builder, token: Token, exists: Operand) -> Operand {
         match (self.of, token.pair) {
-            (Rows::Routed { stack, .. }, Some(pair)) if !stack.reads_slots() => {
+            (Rows::Routed { stack, .. } | Rows::Grouped { stack, .. }, Some(pair))
+                if !stack.reads_slots() =>
+            {
                 let row = b.div(pair, stack.top_k);
                 b.select(exists, row, 0u32)
             }
-            (Rows::Routed { stack, shard_rows, .. }, _) if stack.operand == OperandOf::Matrix => {
-                b.add(shard_rows, token.number)
-            }
+            (
+                Rows::Routed { stack, shard_rows, .. } | Rows::Grouped { stack, shard_rows, .. },
+                _,
+            ) if stack.operand == OperandOf::Matrix => b.add(shard_rows, token.number),
             _ => token.number,
         }
     }
@@ -196,7 +223,11 @@ impl TokenRows {
         exists: Operand,
     ) -> Option<Operand> {
         let words = match self.of {
-            Rows::Routed { words, stack, .. } if stack.weighted => words,
+            Rows::Routed { words, stack, .. } | Rows::Grouped { words, stack, .. }
+                if stack.weighted =>
+            {
+                words
+            }
             _ => return None,
         };
         let from = words.weight(b, number);
@@ -208,10 +239,14 @@ impl TokenRows {
     /// The row of y of a token that exists.
     pub(super) fn y_row(&self, b: &mut Builder, token: Token) -> Operand {
         match (self.of, token.pair) {
-            (Rows::Routed { stack, .. }, Some(pair)) if stack.product == ExpertProduct::Down => {
+            (Rows::Routed { stack, .. } | Rows::Grouped { stack, .. }, Some(pair))
+                if stack.product == ExpertProduct::Down =>
+            {
                 pair
             }
-            (Rows::Routed { shard_rows, .. }, _) => b.add(shard_rows, token.number),
+            (Rows::Routed { shard_rows, .. } | Rows::Grouped { shard_rows, .. }, _) => {
+                b.add(shard_rows, token.number)
+            }
             (Rows::Single { .. }, _) => token.number,
         }
     }
@@ -220,12 +255,12 @@ impl TokenRows {
     pub(super) fn readable(&self, b: &mut Builder, tokens: u32) -> ReadableRows {
         let m = match self.of {
             Rows::Single { m } => return ReadableRows::Single { last: b.sub(m, 1u32) },
-            Rows::Routed { .. } => b.mul(self.block, self.apart),
+            Rows::Routed { .. } | Rows::Grouped { .. } => b.mul(self.block, self.apart),
         };
-        let Token { pair, .. } = self.token(b, m, true.into());
+        let Token { number, pair } = self.token(b, m, true.into());
         let last = (tokens > self.apart).then(|| b.add(m, self.apart - 1));
         let pair = pair.unwrap_or(m);
-        ReadableRows::Routed { rows: *self, first: m, last, pair }
+        ReadableRows::Routed { rows: *self, first: number, last, pair }
     }
 }
 
@@ -238,7 +273,7 @@ impl ReadableRows {
                 let number = last.map_or(number, |last| b.binary(Binary::Min, number, last));
                 let token = rows.token(b, number, true.into());
                 let exists = rows.exists(b, token);
-                let number = b.select(exists, number, first);
+                let number = b.select(exists, token.number, first);
                 let pair = token.pair.map(|own| b.select(exists, own, pair));
                 rows.x_row(b, Token { number, pair }, true.into())
             }

@@ -17,7 +17,8 @@
 //! codes ([`SkinnyTile::interleaved`]).
 //!
 //! With `splits` > 1 several blocks share the K of one range of rows: see `epilogue`. A block of an expert layer's second
-//! product may have all experts of a token, which its warps share out: see `combined`.
+//! product may have all experts of a token, which its warps share out: see `combined`; where pairs are not sorted, a block may find
+//! those of one expert by itself: see `pair_group`.
 
 mod activation;
 mod choice;
@@ -39,6 +40,7 @@ use super::dequantise::{ByRow, StepOfA, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
 use super::lanes::Tokens;
 use super::mapping::MainLoop;
+use super::pair_group::PairSearch;
 use super::participants::Participants;
 use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
@@ -128,6 +130,10 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
                 WeightsPrefetch::new(main.problem, &io, (tile.row_tiles, threads, min_blocks));
             let programmatic = (tile.programmatic, prefetch);
             let block = RoutedBlock::begin(&mut b, experts, shape, programmatic);
+            let block = match tile.groups_pairs.0 {
+                true => block.grouping(&mut b, tile.tokens),
+                false => block,
+            };
             let zeros = |b: &mut Builder| {
                 let rows = tile.row_tiles * main.problem.plan.native.rows;
                 gated::zeros(b, (main, &io), &block, (rows, Participants::block(tile.warps)));
@@ -168,6 +174,8 @@ struct Place {
     rows: TokenRows,
     /// The block's token, if it combines its experts, and whether the expert of this warp is here.
     combined: Option<(CombinedBlock, Operand)>,
+    /// The search for the block's tokens, if it has to find them.
+    search: Option<PairSearch>,
     matrix: Matrix,
 }
 
@@ -182,6 +190,7 @@ impl Place {
             token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
             rows: TokenRows::single(0u32.into(), tile.tokens, m),
             combined: None,
+            search: None,
             matrix: Matrix::SINGLE,
         }
     }
@@ -194,6 +203,7 @@ impl Place {
             token_block: block.y_block(b),
             rows: block.rows(b, tile.tokens),
             combined: None,
+            search: block.search(),
             matrix,
         }
     }
@@ -215,6 +225,7 @@ impl Place {
             token_block: (0u32.into(), 1u32.into(), Extent::Constant(1)),
             rows: block.rows_of_pair(pair, tile.tokens),
             combined: Some((block, here)),
+            search: None,
             matrix,
         }
     }
@@ -299,9 +310,7 @@ impl<'p> Skinny<'p> {
     }
 
     fn write(&self, b: &mut Builder) {
-        // A block of an expert layer has waited already.
-        let programmatic = self.tile.programmatic && self.main.problem.stack.is_none();
-        if programmatic {
+        if self.waits() {
             b.push(Op::GridLaunch);
         }
         let (start, end) = self.k_tiles_of_warp(b);
@@ -309,6 +318,25 @@ impl<'p> Skinny<'p> {
         let flight = self.in_flight(b);
         let some = b.less(start, end);
         self.load(b, &flight, start, some);
+        let multiply = |b: &mut Builder| self.write_product(b, &flight, (start, end, some));
+        match self.place.search {
+            Some(search) => {
+                // The weights are on their way meanwhile.
+                let found = search.run(b, self.participants());
+                b.when(found, multiply);
+            }
+            None => multiply(b),
+        }
+    }
+
+    /// What follows the loads of the first k-tile's weights, of the warp's k-tiles from `start` to `end`, if there are `some`.
+    fn write_product(
+        &self,
+        b: &mut Builder,
+        flight: &InFlight,
+        (start, end, some): (Operand, Operand, Operand),
+    ) {
+        let programmatic = self.waits();
         let (rows, tokens) = (self.rows(), self.tile.tokens);
         let added = self.tile.matrices(self.main.problem);
         let constants = Constants::declare(b, self.main.problem, added * rows, added * tokens);
@@ -363,22 +391,22 @@ impl<'p> Skinny<'p> {
             let more = b.less(following, end);
             let used = |b: &mut Builder, tile| {
                 if self.tile.interleaved {
-                    b.when(more, |b| self.load_tile(b, &flight, tile, following, true.into()));
+                    b.when(more, |b| self.load_tile(b, flight, tile, following, true.into()));
                 }
             };
             match &sums {
                 Sums::OfTokens(sums) => {
-                    self.multiply(b, (&summing, table), sums, (&x, &words), &flight, used);
+                    self.multiply(b, (&summing, table), sums, (&x, &words), flight, used);
                 }
                 Sums::OfGroups { ones, sums, .. } => {
                     let ones = ones.as_deref();
-                    self.multiply_groups(b, (ones, table), sums, &words, &flight, used);
+                    self.multiply_groups(b, (ones, table), sums, &words, flight, used);
                 }
             }
             b.comment("what is left of the next k-tile");
             b.when(more, |b| {
                 if !self.tile.interleaved {
-                    self.load(b, &flight, following, true.into());
+                    self.load(b, flight, following, true.into());
                 }
                 x.load(b, self, &words, following, true.into());
             });
@@ -396,6 +424,11 @@ impl<'p> Skinny<'p> {
             lane: self.lane,
         };
         self.epilogue(b, constants, experts).write(b, &held, None);
+    }
+
+    /// Whether the kernel waits for earlier ones after its first weights: a block of an expert layer has waited already.
+    fn waits(&self) -> bool {
+        self.tile.programmatic && self.main.problem.stack.is_none()
     }
 
     /// Rows of a block.

@@ -318,6 +318,12 @@ pub enum ChoiceRule {
          most 4 vectors of x a thread; those that add the experts of a token have no scale of a whole row"
     )]
     MakesOperand,
+    /// Of skinny blocks that find the pairs of an expert.
+    #[error(
+        "blocks that group pairs have whole rows of K and pairs that are not sorted, whose experts they do not add, on a GPU whose warps have \
+         32 lanes that vote"
+    )]
+    GroupsPairs,
     /// Of every schedule that splits K.
     #[error("splits must be at least 1, and at most the number of k-tiles of K")]
     Splits,

@@ -15,6 +15,7 @@ pub const SKINNY: SkinnyTile = SkinnyTile {
     interleaved: false,
     programmatic: false,
     makes_operand: RareFlag(false),
+    groups_pairs: RareFlag(false),
 };
 
 /// Of a product in tiles.

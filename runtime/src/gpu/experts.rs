@@ -19,6 +19,7 @@ mod call;
 mod choices;
 mod input;
 mod layer;
+mod pairs;
 mod plan;
 mod stack;
 mod tensors;

@@ -188,6 +188,8 @@ pub struct StackedChoice {
     pub choice: ChosenKernel,
     /// B: slots of a token block of the order that it reads.
     pub slots: u64,
+    /// Whether its blocks find the pairs of an expert by themselves and multiply them together, where pairs are not sorted.
+    pub groups_pairs: bool,
 }
 
 /// The kernels of a product of an expert layer that are worth measuring.

@@ -106,7 +106,8 @@ impl<D: Fake> Products for LayerKernels<D> {
             return Err(Refusal::NotPacked(Box::new(key(request.target))));
         }
         let choice = self.choose(request, tokens)?;
-        Ok(StackedChoice { choice: ChosenKernel { tokens: 2, ..choice }, slots: 8 })
+        let choice = ChosenKernel { tokens: 2, ..choice };
+        Ok(StackedChoice { choice, slots: 8, groups_pairs: false })
     }
 
     fn expert_kernels(

@@ -64,7 +64,8 @@ impl<D: Fake> Threads<D> {
         let schedule = Schedule::new("decode", [("threads", threads), ("slots", slots)]);
         let key = KernelKey { schedule, ..key(request.target) };
         let choice = Sums::<D>(PhantomData).choose(request, 1)?;
-        Ok(StackedChoice { choice: ChosenKernel { key, tokens: 2, ..choice }, slots })
+        let choice = ChosenKernel { key, tokens: 2, ..choice };
+        Ok(StackedChoice { choice, slots, groups_pairs: false })
     }
 
     /// The gate is a kernel of its own.
@@ -104,9 +105,9 @@ impl<D: Fake> Products for Threads<D> {
         let mut kept = kept.iter();
         let found = kept.find(|(of, slots, _)| (*of, *slots) == (stacked.product, stacked.slots));
         match found {
-            Some((_, _, StackedChoice { choice, slots })) => {
-                let choice = ChosenKernel { by: ChoiceSource::Tuned, ..choice.clone() };
-                Ok(StackedChoice { choice, slots: *slots })
+            Some((_, _, kept)) => {
+                let choice = ChosenKernel { by: ChoiceSource::Tuned, ..kept.choice.clone() };
+                Ok(StackedChoice { choice, ..*kept })
             }
             None => self.kernel(request, (self.all[0], stacked.slots.unwrap_or(8))),
         }

@@ -74,7 +74,7 @@ pub(in crate::schedule) fn zeros(
 ) {
     let (n, rows) = (main.problem.n, rows / main.problem.together());
     let slots = block.slots();
-    let tokens = block.rows(b, slots);
+    let tokens = block.rows_of_slots(b, slots);
     let at_once = if n.is_multiple_of(4) { 4 } else { 1 };
     let (width, words) = match (main.problem.output == NUMBER_F32, at_once) {
         (true, 4) => (Width::B128, 4),

@@ -89,7 +89,7 @@ impl Shader<'_> {
                 b.select(is_token, value, 0.0f32)
             });
             let values: Vec<Operand> = values.collect();
-            let is_slot = self.rows.is_slot(b, token);
+            let is_slot = self.rows.is_slot(b, token, is_token);
             let stored = b.both(stored, is_slot);
             let stored = b.both(stored, first);
             self.store(b, &values, [y_row, n], stored);

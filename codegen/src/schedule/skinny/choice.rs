@@ -15,6 +15,7 @@ use crate::schedule::interface::{
     FreeChoices, Resources, Schedule, broken_rule, multiplies_otherwise,
 };
 use crate::schedule::mapping::MainLoop;
+use crate::schedule::pair_group::PairGroup;
 use crate::schedule::problem::Problem;
 use crate::schedule::stack::Stack;
 use crate::schedule::table::Table;
@@ -41,6 +42,8 @@ choices! {
         pub programmatic: bool,
         /// Whether a block makes its operand of x itself, in shared memory; no kernel before the product does.
         pub makes_operand: RareFlag,
+        /// Whether a block multiplies up to `tokens` pairs of one expert, though pairs are not sorted; else it has one pair.
+        pub groups_pairs: RareFlag,
     }
 }
 
@@ -170,6 +173,7 @@ impl Schedule for SkinnyTile {
                 !self.makes_operand.0 || own_operand::problem(main, self).is_some(),
                 ChoiceRule::MakesOperand,
             ),
+            (!self.groups_pairs.0 || self.may_group(main.problem), ChoiceRule::GroupsPairs),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(broken_rule(self, rule)),
@@ -210,6 +214,10 @@ impl Schedule for SkinnyTile {
         self.makes_operand.0
     }
 
+    fn groups_pairs(&self) -> bool {
+        self.groups_pairs.0
+    }
+
     fn write(&self, main: &MainLoop<'_>) -> Result<Kernel, Unscheduled> {
         skinny(main, *self)
     }
@@ -230,6 +238,7 @@ impl SkinnyTile {
             interleaved: row_tiles > 1,
             programmatic: main.problem.target().has(Feature::GridDependency),
             makes_operand: RareFlag(false),
+            groups_pairs: RareFlag(false),
         }
     }
 
@@ -272,6 +281,19 @@ impl SkinnyTile {
         };
         let pays = tokens == 1 && faster && problem.target().class == Class::Hopper && fits();
         Self { makes_operand: RareFlag(pays && this.fits(problem)), ..self }
+    }
+
+    /// The same with blocks that find the pairs of an expert by themselves.
+    pub(in crate::schedule) fn grouping_pairs(self) -> Self {
+        Self { groups_pairs: RareFlag(true), ..self }
+    }
+
+    /// Whether blocks may find the pairs of an expert.
+    fn may_group(&self, problem: &Problem) -> bool {
+        let target = problem.target();
+        let votes = target.has(Feature::Warp) && target.gpu.is_some_and(|gpu| gpu.warp == 32);
+        let unsorted = problem.stack.is_some_and(|stack| stack.direct && !stack.combined);
+        votes && unsorted && self.splits == 1
     }
 
     /// Matrices whose sums of a row a block adds to one another, each by as many warps.
@@ -383,7 +405,7 @@ impl SkinnyTile {
             + ahead
             + stacked;
         let problem = main.problem;
-        let sorted = problem.stack.is_some_and(|stack| !stack.direct);
+        let sorted = self.groups_pairs.0 || problem.stack.is_some_and(|stack| !stack.direct);
         let few = problem.stack.is_some() && self.tokens <= if sorted { 8 } else { 1 };
         let whole = problem.plan.dequant.weight.code.bits().is_power_of_two();
         let symmetric = problem.zero.or(problem.correction).is_none();
@@ -402,9 +424,11 @@ impl SkinnyTile {
         let added = self.matrices(main.problem);
         let constants = Constants::words(main.problem, added * rows, added * self.tokens);
         let constants = constants + CombinedBlock::words(main.problem.stack);
+        let pairs = if self.groups_pairs.0 { PairGroup::words(self.tokens) } else { 0 };
         let table = Table::words(main.problem);
         let operand = if self.makes_operand.0 { own_operand::words(main, self) } else { 0 };
-        4 * (Epilogue::words(rows, self.tokens, self.warps) + constants + ORDER + table + operand)
+        let sums = Epilogue::words(rows, self.tokens, self.warps);
+        4 * (sums + constants + ORDER + table + operand + pairs)
     }
 
     /// The tile's part of a kernel's name.
@@ -414,7 +438,8 @@ impl SkinnyTile {
         let split = if *splits > 1 { format!("k{splits}") } else { String::new() };
         let interleaved = if *interleaved { "e" } else { "" };
         let early = if *programmatic { "p" } else { "" };
+        let grouped = if self.groups_pairs.0 { "g" } else { "" };
         let rows = 16 * row_tiles;
-        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}")
+        format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}{grouped}")
     }
 }

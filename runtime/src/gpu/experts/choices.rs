@@ -6,6 +6,7 @@ use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::{F32, FloatFormat};
 
 use super::layer::{GpuExpertLayer, Products};
+use super::pairs::Pairs;
 use super::plan::{PlanKey, RoutedBy};
 use crate::experts::ExpertError;
 use crate::gpu::executor::Executor;
@@ -35,6 +36,17 @@ impl Way {
         Self { direct: false, fused: true, combined: false },
         Self { direct: false, fused: false, combined: false },
     ];
+
+    /// Whether it is faster for these pairs than a later way, if the kernels of the two products group pairs or do not; `bytes` are those of
+    /// a matrix of the second product.
+    fn suits(self, pairs: Pairs, groups: [bool; 2], bytes: impl FnOnce() -> u64) -> bool {
+        match (self.direct, groups) {
+            (false, _) => true,
+            (true, [false, _]) => pairs.rarely_share_experts(),
+            (true, [true, _]) if self.combined => pairs.may_be_added_by_token(bytes()),
+            (true, [true, second]) => second || pairs.rarely_share_experts(),
+        }
+    }
 }
 
 impl fmt::Display for Way {
@@ -45,26 +57,6 @@ impl fmt::Display for Way {
         let sum = if self.combined { ", the sum in the second product" } else { "" };
         write!(f, "{pairs}, {gate}{sum}")
     }
-}
-
-/// The most tokens whose pairs are not sorted.
-const MOST_UNSORTED: u64 = 8;
-/// Pairs over the experts that a call is expected to meet, up to which pairs are not sorted: each reads its expert's
-/// weights, which sorted ones of one expert share. Of 128 experts and 8 a token 8 tokens have 1.24 (0.96 of the time of
-/// sorted pairs on an H200), of 8 and 2 two tokens 1.14 (0.81), three 1.30 (0.90) and four 1.46 (0.99 to 1.10):
-/// docs/performance/experts.md. Other GPUs were not measured.
-const MOST_PAIRS_AN_EXPERT: f64 = 1.4;
-
-/// The experts that M tokens of k experts each meet on average, if they may meet any of them alike.
-pub(super) fn experts_met(experts: f64, top_k: f64, tokens: f64) -> f64 {
-    experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(tokens))
-}
-
-/// Whether so few tokens of k experts each hardly meet an expert twice, if they may meet any of them.
-fn rarely_share_experts(experts: u64, (top_k, tokens): (u64, u64)) -> bool {
-    let (experts, top_k, m) = (experts.max(1) as f64, top_k as f64, tokens as f64);
-    let most = MOST_PAIRS_AN_EXPERT * experts_met(experts, top_k, m);
-    tokens <= MOST_UNSORTED && top_k * m <= most
 }
 
 /// What gives the kernel of a product.
@@ -214,9 +206,11 @@ impl<E: Executor> GpuExpertLayer<E> {
             }
         }
         let (local, top_k) = (u64::from(self.local), self.choices_of(key.routed));
+        let pairs = Pairs::new(local, (top_k, tokens));
         let unsorted = self.map.is_none()
             && key.routed != RoutedBy::Batched
-            && rarely_share_experts(local, (top_k, tokens));
+            && (pairs.rarely_share_experts() || pairs.may_be_grouped());
+        let bytes = || second.bytes_of_matrix(source, &requests[1]);
         let (_, weighted) = self.weights(key.routed);
         let (mut refused, mut last) = (Vec::new(), NotScheduled::NoActivation.into());
         let ways = Way::ALL.into_iter().filter(|way| unsorted || !way.direct);
@@ -232,6 +226,8 @@ impl<E: Executor> GpuExpertLayer<E> {
                 false => (way, parts, weighted && parts != F32),
             };
             match self.choices(&requests, operands, of, key.shared, (top_k, choose)) {
+                Ok([(_, first), (_, second)])
+                    if !way.suits(pairs, [&first, &second].map(|of| of.groups_pairs), bytes) => {}
                 Ok([(gate_up, first), (down, second)]) => {
                     let (products, choices) = ([gate_up, down], [first, second]);
                     return Ok(Decision {
@@ -257,14 +253,31 @@ impl<E: Executor> GpuExpertLayer<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::rarely_share_experts;
+    use super::{Pairs, Way};
 
-    /// By uniform routing 8 tokens of top 8 meet 51.6 of 128 experts, 6 of top 8 35.3 of 64.
+    /// The first way for pairs of M tokens, where blocks group pairs and where they do not: 8 and 16 tokens of top 8 of 128 experts, 4 and
+    /// 8 of top 2 of 8 with matrices of 1.6 and 31 MB.
     #[test]
-    fn few_tokens_rarely_share_experts() {
-        let few = [(128, (8, 1)), (128, (8, 8)), (8, (2, 3)), (64, (8, 6)), (1, (1, 1))];
-        let many = [(128, (8, 9)), (384, (8, 9)), (8, (2, 4)), (64, (8, 7)), (1, (1, 2))];
-        assert!(few.into_iter().all(|(experts, of)| rarely_share_experts(experts, of)));
-        assert!(!many.into_iter().any(|(experts, of)| rarely_share_experts(experts, of)));
+    fn pairs_are_sorted_where_blocks_do_not_group_them() {
+        let way = |(experts, of), bytes, grouped: bool| {
+            let pairs = Pairs::new(experts, of);
+            let suits = |way: &usize| {
+                let way = Way::ALL[*way];
+                way.suits(pairs, [grouped, grouped && !way.combined], || bytes)
+            };
+            (0..Way::ALL.len()).find(suits)
+        };
+        let [added, direct, sorted] = [0, 1, 2].map(Some);
+        let [small, large] = [1_600_000, 31_200_000];
+        assert_eq!(way((128, (8, 8)), small, false), added);
+        assert_eq!(way((128, (8, 8)), small, true), added);
+        assert_eq!(way((128, (8, 16)), small, false), sorted);
+        assert_eq!(way((128, (8, 16)), small, true), added);
+        assert_eq!(way((8, (2, 4)), large, false), sorted);
+        assert_eq!(way((8, (2, 4)), large, true), direct);
+        assert_eq!(way((8, (2, 8)), large, true), direct);
+        // The second product does not group pairs that share experts.
+        let apart = Way::ALL[1].suits(Pairs::new(8, (2, 8)), [true, false], || large);
+        assert!(!apart && Way::ALL[1].suits(Pairs::new(8, (2, 3)), [true, false], || large));
     }
 }

@@ -18,7 +18,7 @@ use crate::column_order::{Arrangement, ColumnOrder};
 use crate::experts::{ExpertError, ExpertSource, ExpertsNotScheduled, InputScales};
 use crate::gpu::executor::Executor;
 use crate::gpu::native::NativeBuffer;
-use crate::gpu::products::{ParamRange, Request};
+use crate::gpu::products::{ParamRange, Products, Request};
 use crate::gpu::weight::inputs;
 use crate::op::ProductError;
 use crate::source::{BufferRole, Refusal};
@@ -70,6 +70,13 @@ impl<M> Stack<M> {
             constants: self.constants.clone(),
             ..*self
         }
+    }
+
+    /// Bytes of a matrix in its constant buffers, of what the source of kernels makes for this stack's request.
+    pub(super) fn bytes_of_matrix(&self, source: &dyn Products, request: &Request<'_>) -> u64 {
+        let shape = Shape { k: request.k, ..self.shape };
+        let parts = source.native(request).unwrap_or_default();
+        parts.iter().filter_map(|part| part.bytes(shape)).sum()
     }
 
     /// The memory of a constant buffer.

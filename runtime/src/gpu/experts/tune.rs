@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, PoisonError};
 
 use quantloom_dsl::format::FloatFormat;
-use quantloom_dsl::layout::Shape;
 
-use super::choices::{Decision, experts_met};
+use super::choices::Decision;
 use super::layer::{GpuExpertLayer, Products};
+use super::pairs::experts_met;
 use super::plan::{PlanKey, RoutedBy};
 use super::tensors::ExpertTensors;
 use crate::experts::{ExpertError, ExpertsNotScheduled};
@@ -238,11 +238,8 @@ impl<E: Executor> ExpertTuner<'_, E> {
         let layer = &self.apart;
         let source = layer.executor().source();
         let all = decision.requests.iter().zip(&decision.products).zip(&products.stacks);
-        let of_expert = all.map(|((request, of), stack)| {
-            let shape = Shape { k: request.k, ..stack.shape };
-            let parts = source.native(request).unwrap_or_default();
-            parts.iter().filter_map(|part| part.bytes(shape)).sum::<u64>() * of.shards
-        });
+        let of_expert =
+            all.map(|((request, of), stack)| stack.bytes_of_matrix(source, request) * of.shards);
         let all = f64::from(layer.layer.experts);
         let met = experts_met(all, f64::from(layer.layer.top_k), tokens as f64) / all;
         (of_expert.sum::<u64>() as f64 * met * f64::from(layer.local)) as u64
