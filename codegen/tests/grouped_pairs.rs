@@ -1,24 +1,26 @@
 //! Blocks that find the pairs of an expert by themselves, where pairs are not sorted.
 
 use crate::kernels::mutation::{OpLocation, mutate};
-use crate::kernels::stacked::{RandomStack, Routing, Run, scheme, stack};
+use crate::kernels::stacked::{RandomStack, Routing, Run, asked, scheme, stack};
 use crate::kernels::tiles::SKINNY;
 use crate::stacked::SCHEMES;
 use quantloom_codegen::ir::{
     Address, Binary, Compare, Kernel, Op, Operand, Ternary, Unary, Verified, verify,
 };
+use quantloom_codegen::jit::Jit;
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
 use quantloom_dsl::experts::{ExpertProduct, Gate};
-use quantloom_dsl::format::NUMBER_BF16;
+use quantloom_dsl::format::{BF16, NUMBER_BF16};
+use quantloom_runtime::gpu::{Products as _, Request};
 use quantloom_tests::sweep::Share;
 use rayon::prelude::*;
 
 /// Targets whose warps have 32 lanes that vote.
 const TARGETS: [&str; 4] = ["sm_80", "sm_90a", "gfx1100", "gfx1201"];
 
-fn grouping(tile: SkinnyTile) -> Chosen {
+pub(crate) fn grouping(tile: SkinnyTile) -> Chosen {
     let parameters = Chosen::Skinny(tile).parameters().into_iter();
     let parameters = parameters.chain([("groups_pairs", 1)]);
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value)).collect();
@@ -141,6 +143,36 @@ fn pairs_are_grouped_where_that_was_measured() {
     assert_eq!(chosen("sm_80", int4, (128, 8, 8), false), None);
 }
 
+/// A request's kernel says that its blocks group pairs, and so do its key, of which a compiler makes the same kernel, and its name.
+#[test]
+fn keys_of_grouped_pairs_give_their_kernels() {
+    let text = "weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16";
+    let scheme = scheme(("few", text));
+    let request = Request {
+        scheme: &scheme,
+        activation: &scheme.activations[0],
+        input_dtype: BF16,
+        target: "sm_90a",
+        n: 96,
+        k: 256,
+        x_columns: 256,
+        scales_in_range: false,
+        layout_of_range: false,
+    };
+    let stack = stack(ExpertProduct::GateUp, 32, 4);
+    let asked = asked(Stack { gate: Some(Gate::Silu), direct: true, ..stack }, None, BF16);
+    for (tokens, groups) in [(1, false), (2, false), (4, true), (8, true)] {
+        let choice = Jit.choose_stacked(&request, &asked, tokens).unwrap();
+        let named = choice.choice.key.schedule.parameters.get("groups_pairs").copied();
+        let kernel = Jit.kernel(&choice.choice.key).unwrap();
+        let searches = kernel.shared.iter().any(|block| block.name == "pairs");
+        let label = kernel.name.split("__").nth(1).unwrap().split("_n").next().unwrap().to_owned();
+        let found = (choice.groups_pairs, named.is_some(), searches, label.ends_with('g'));
+        assert_eq!(found, (groups, groups, groups, groups), "M = {tokens}: {}", kernel.name);
+        assert_eq!(choice.slots, 1);
+    }
+}
+
 /// A change of single operations, which counts those that it has seen.
 type Mutation = fn(&OpLocation, &mut Op, &mut usize);
 
@@ -154,31 +186,63 @@ fn count(op: &mut Op, seen: &mut usize, wanted: usize) {
     }
 }
 
+/// Replaces the number of the block among those of its expert, which follows the last count of lanes.
+fn of_first(op: &mut Op, seen: &mut usize, of: fn(Operand) -> Operand) {
+    match op {
+        Op::Unary { op: Unary::PopCount, .. } => *seen = 1,
+        Op::Binary { op: Binary::And, a, b: Operand::U32(3), dst } if *seen == 1 => {
+            *seen = 2;
+            *op = Op::Copy { dst: *dst, a: of(*a) };
+        }
+        _ => {}
+    }
+}
+
+/// Leaves out one of the barriers of a warp.
+fn without_sync(op: &mut Op, seen: &mut usize, wanted: usize) {
+    if *op == Op::WarpSync {
+        *seen += 1;
+        if *seen == wanted {
+            *op = Op::Comment("nothing".into());
+        }
+    }
+}
+
 const MUTATIONS: &[(&str, Mutation)] = &[
     ("lanes before are not counted", |_, op, seen| count(op, seen, 0)),
     ("earlier pairs are not counted", |_, op, seen| count(op, seen, 1)),
     ("pairs of earlier loads are not counted", |_, op, seen| count(op, seen, 2)),
     ("a pair of any expert", |location, op, seen| {
-        // The comparison with the block's own id is the first one after the loads of all ids.
-        if matches!(op, Op::Load { from, mask: Some(_), .. } if location.is(from.space, "ids")) {
+        // All ids of a turn are loaded before they are compared with the block's own.
+        match op {
+            Op::Load { from, mask: Some(_), .. } if location.is(from.space, "ids") => *seen += 1,
+            Op::Compare { op: Compare::Equal, dst, .. } if (4..8).contains(seen) => {
+                *seen += 1;
+                *op = Op::Copy { dst: *dst, a: true.into() };
+            }
+            _ => {}
+        }
+    }),
+    ("every block is the first", |_, op, seen| of_first(op, seen, |_| 0u32.into())),
+    ("only the first block of an expert", |_, op, seen| of_first(op, seen, |before| before)),
+    ("as many pairs as an expert has", |location, op, _| match op {
+        Op::Store { to, mask, values, .. } if location.is(to.space, "pairs") => {
+            if values[..] != [Operand::U32(u32::MAX)] {
+                *mask = None;
+            }
+        }
+        _ => {}
+    }),
+    ("not the block's own pair", |location, op, seen| match op {
+        Op::Load { from, mask: Some(_), .. } if location.is(from.space, "ids") => *seen += 1,
+        Op::Binary { op: Binary::Add, dst, a, b: Operand::U32(1) } if *seen == 4 => {
             *seen += 1;
-        }
-        if *seen > 0
-            && let Op::Compare { op: Compare::Equal, dst, .. } = op
-        {
-            *op = Op::Copy { dst: *dst, a: true.into() };
-        }
-    }),
-    ("every block is the first", |_, op, _| {
-        if let Op::Binary { op: Binary::And | Binary::Rem, b: Operand::U32(3), dst, .. } = op {
-            *op = Op::Copy { dst: *dst, a: 0u32.into() };
-        }
-    }),
-    ("only the first block of an expert", |_, op, _| {
-        if let Op::Binary { op: Binary::And, a, b: Operand::U32(3), dst } = op {
             *op = Op::Copy { dst: *dst, a: *a };
         }
+        _ => {}
     }),
+    ("lanes do not wait for empty slots", |_, op, seen| without_sync(op, seen, 1)),
+    ("lanes do not wait for pairs", |_, op, seen| without_sync(op, seen, 2)),
     ("ids beyond the last", |location, op, _| match op {
         Op::Load { from, mask, .. } if location.is(from.space, "ids") => *mask = None,
         _ => {}

@@ -75,6 +75,13 @@ fn slots_are_compared_first_then_tiles() {
     }
     // One token's pairs are blocks of their own.
     let direct = gate_up(INTEGERS, "sm_90a", true);
+    let kinds = |tokens| -> BTreeSet<bool> {
+        let all = candidates_stacked(&direct, tokens, None).into_iter();
+        all.map(|chosen| chosen.schedule().groups_pairs()).collect()
+    };
+    // Of several tokens some group pairs.
+    let both = BTreeSet::from([false, true]);
+    assert_eq!([1, 4, 8].map(kinds), [BTreeSet::from([false]), both.clone(), both]);
     let all = candidates_stacked(&direct, 1, None);
     assert!(all.len() > 10 && all.iter().all(|chosen| chosen.name() == "skinny"), "{all:?}");
     assert_eq!(candidates_stacked(&direct, 1, Some(1)), all);
@@ -111,7 +118,8 @@ fn candidates_are_right() {
         let (direct, pairs) = (layer.of_stack(None, true), (2, Routing::Random));
         let few =
             RandomStack::draw(&scheme, sm, (40, 392), stack(product, 4, 3), pairs, 4).unwrap();
-        for (at, chosen) in candidates_stacked(&direct, 2, None).into_iter().enumerate() {
+        let of_tokens = [1, 2].map(|tokens| candidates_stacked(&direct, tokens, None));
+        for (at, chosen) in of_tokens.into_iter().flatten().enumerate() {
             if share.takes(31 * number + at) {
                 let kernel = few.kernel(chosen, &few.of_stack(None, true));
                 let run = few.run(&kernel, 1, 0).unwrap_or_else(|why| panic!("{why}"));

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use quantloom_codegen::emit;
 use quantloom_codegen::ir::{Kernel, Verified, verify};
 use quantloom_codegen::plan::product_name;
+use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::{Problem, Stack, choose, choose_stacked};
 use quantloom_codegen::target::target;
 use quantloom_dsl::Scheme;
@@ -15,9 +16,11 @@ use quantloom_tests::sweep::{self, Share};
 use quantloom_tests::tools::{clang, ptxas};
 use rayon::prelude::*;
 
+use crate::grouped_pairs::grouping;
 use crate::kernels::products::catalogue;
 use crate::kernels::stacked::{scheme, stack};
-use crate::stacked::TARGETS;
+use crate::kernels::tiles::SKINNY;
+use crate::stacked::{SCHEMES, TARGETS};
 
 /// Layers whose kernels are compiled: the columns of x, the rows of a shard of the first product, experts.
 const LAYERS: [(u32, u32, u32, u32); 3] =
@@ -55,7 +58,7 @@ fn kernels_of_experts(
                 let stack = Stack { gate, direct, weighted, combined, shared, ..stack };
                 let problem = single.clone().giving(output).unwrap().reading(BF16);
                 let problem = problem.stacked(stack).unwrap();
-                for &tokens in if direct { &[1, 8][..] } else { tokens } {
+                for &tokens in if direct { &[1, 2, 8][..] } else { tokens } {
                     let chosen = choose_stacked(&problem, tokens, None);
                     let chosen = chosen.unwrap_or_else(|why| panic!("{} {sm}: {why}", scheme.name));
                     let chosen = chosen.making_operand(&problem, tokens);
@@ -159,6 +162,22 @@ fn pairs_with_zero_points_compile() {
         }
     }
     assert!(texts.len() > 30, "{}", texts.len());
+    all_compile(&texts);
+}
+
+/// Blocks that find the pairs of an expert by themselves, wherever they may.
+#[test]
+fn kernels_that_group_pairs_compile() {
+    let scheme = scheme(SCHEMES[0]);
+    let texts = ["sm_80", "sm_90a", "gfx1100", "gfx1201"].map(|sm| {
+        let (target, stack) = (target(sm).unwrap(), stack(ExpertProduct::GateUp, 128, 8));
+        let single = Problem::new(&scheme, &scheme.activations[0], target, (768, 2048)).unwrap();
+        let stack = Stack { gate: Some(Gate::Silu), direct: true, ..stack };
+        let problem = single.giving(NUMBER_BF16).unwrap().stacked(stack).unwrap();
+        let chosen = grouping(SkinnyTile { row_tiles: 2, min_blocks: 2, ..SKINNY });
+        let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
+        (scheme.name.clone(), sm, emit::source(&kernel).unwrap())
+    });
     all_compile(&texts);
 }
 

@@ -142,9 +142,9 @@ fn one_token_is_two_launches() {
     let shared = Some(BF16);
     let key = PlanKey { element: BF16, output: F32, tokens: 1, routed: RoutedBy::Logits, shared };
     assert_eq!(layer.plan(key).unwrap().launches(), 3);
-    // Three tokens meet 4.6 of 8 experts by uniform routing, four 5.5.
-    assert_eq!((works(3).len(), works(4).len()), (2, 4), "{:?}", works(3));
-    let more = works(5);
+    // Eight tokens have 2.2 pairs for each of 7.2 experts, which blocks find by themselves; nine have 2.4.
+    assert_eq!((works(3).len(), works(8).len()), (2, 2), "{:?}", works(8));
+    let more = works(9);
     assert_eq!((more.len(), &*more[0]), (4, "pairs sorted by expert"), "{more:?}");
     // The one token of a call is what it is among others, within the order of the sums.
     let (x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
@@ -176,7 +176,7 @@ fn the_order_comes_right_before_its_first_reader() {
         let scheme = quantloom_kernels::scheme(scheme).unwrap();
         let options = ExpertOptions::default();
         let layer = prepared_of(scheme, layer, (simulator(), &options));
-        let kernels = layer.kernels(TOKENS);
+        let kernels = layer.kernels(3 * TOKENS);
         let begin = kernels.iter().zip(expected).all(|(kernel, work)| kernel.starts_with(work));
         assert!(begin, "{}: {kernels:?}", scheme.name);
     }
@@ -197,8 +197,8 @@ fn many_parts_are_rounded() {
     };
     assert_eq!(sums(&wide, TOKENS), "weighted sum of experts to bf16");
     assert_eq!(sums(&narrow, TOKENS), "weighted sum of experts in bf16 to bf16");
-    // Fewer tokens have fewer parts.
-    assert_eq!(sums(&narrow, TOKENS - 1), "weighted sum of experts to bf16");
+    // Fewer bytes are not too many.
+    assert_eq!(wide.rounds_parts(BF16, BF16, TOKENS + 1), BF16);
     assert_eq!([&wide, &narrow].map(|layer| layer.rounds_parts(BF16, BF16, TOKENS)), [F32, BF16]);
     assert_eq!(narrow.rounds_parts(BF16, F32, TOKENS), F32);
     let said = "parts are rounded to bf16: in f32 they are more than 4607 bytes";

@@ -1,6 +1,8 @@
 //! Whole expert layers on simulated GPUs: within derived bounds of the reference, with every routing.
 
-use quantloom::codegen::jit::Simulator;
+use std::sync::Arc;
+
+use quantloom::codegen::jit::{JitWithOverrides, Simulator};
 use quantloom_dsl::experts::Gate;
 use quantloom_dsl::parse;
 use quantloom_runtime::backend::Backend;
@@ -82,5 +84,38 @@ fn a_weight_on_the_input_and_x_in_f32_conform() {
             let weighed = done.kernels.iter().any(|kernel| kernel.contains("times router weights"));
             assert!(weighed, "{target}: {:?}", done.kernels);
         }
+    });
+}
+
+/// Blocks that find the pairs of an expert by themselves in both products, with a kernel for the sum: blocks of four tokens do not add the
+/// experts of a token. With pads, zero points, scales of x by token and along K, and every routing.
+#[test]
+fn products_that_group_pairs_conform() {
+    let schemes = ["ct_w4a16_asym", "ct_w4a8", "ct_fp8_block"];
+    schemes.into_par_iter().for_each(|name| {
+        let suite = ExpertSuite {
+            shapes: vec![(41, 200)],
+            gates: vec![Gate::Silu],
+            tokens: vec![2, 4],
+            seeds: vec![0, 3],
+            every: 1,
+            ..ExpertSuite::default()
+        };
+        let source = JitWithOverrides::new("skinny(tokens=4)".parse().unwrap());
+        let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
+        let device = GpuDevice::new(simulator);
+        let backends: [&dyn Backend; 1] = [&device];
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(done.not_scheduled.is_empty(), "{:?}", done.not_scheduled);
+        let there = |parts: [&str; 2]| {
+            let has = |kernel: &String| parts.iter().all(|part| kernel.contains(part));
+            done.kernels.iter().any(has)
+        };
+        let grouped = |product| there([product, "groups_pairs=1"]);
+        let down = grouped("direct down") || grouped("direct weighted down");
+        assert!(grouped("direct gate_up") && down, "{name}: {:?}", done.kernels);
+        assert!(!there(["combined", ""]) && there(["weighted sum of experts", "slots=0"]));
     });
 }

@@ -193,9 +193,13 @@ fn mistakes_are_one_sentence() {
 #[test]
 fn emit_prints_the_launches_and_kernels_of_a_layer() {
     let layer = "4 experts of 64 x 96, top 2, softmax renormalised, silu";
-    for (target, m, launches) in
-        [("sm_90a", "3", 5), ("sm_90a", "1", 3), ("wgsl", "1", 6), ("wgsl", "3", 7)]
-    {
+    for (target, m, launches) in [
+        ("sm_90a", "5", 5),
+        ("sm_90a", "3", 3),
+        ("sm_90a", "1", 3),
+        ("wgsl", "1", 6),
+        ("wgsl", "3", 7),
+    ] {
         let own = ["emit", "ct_w4a16", "--target", target, "--m", m, "--experts", layer];
         let printed = quantloom(&own).done().out;
         let comment: Vec<&str> =
@@ -227,7 +231,7 @@ fn emit_prints_the_launches_and_kernels_of_a_layer() {
 fn sim_runs_whole_layers() {
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     for line in [
-        "ct_w4a16 --target sm_90a --experts 4x2 --m 3 --seed 1",
+        "ct_w4a16 --target sm_90a --experts 4x2 --m 5 --seed 1",
         "ct_w4a8 --target gfx942 --experts 4x2 --m 17 --routing one --seed 1",
     ] {
         let ran = quantloom(&words(&format!("sim {line}"))).done();

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::choose::{Chosen, candidates};
-use super::choose_stacked::{SLOTS, choose_stacked, choose_stacked_of};
+use super::choose_stacked::{SLOTS, choose_stacked, choose_stacked_of, other_direct};
 use super::interface::Schedule;
 use super::problem::Problem;
 use super::skinny::SkinnyTile;
@@ -43,7 +43,7 @@ pub fn candidates_stacked(problem: &Problem, tokens: u32, slots: Option<u32>) ->
         Some(slots) => of_block(problem, stack, slots, model),
     };
     let mut all = vec![model];
-    for chosen in others {
+    for chosen in other_direct(problem, tokens, model).into_iter().chain(others) {
         let of_slots = slots.is_none_or(|slots| problem.slots(chosen) == Some(slots));
         if of_slots && !all.contains(&chosen) && chosen.runs(problem, tokens) {
             all.push(chosen);
@@ -104,7 +104,7 @@ fn skinny_variants(base: Chosen, stack: Stack) -> Vec<Chosen> {
     let added = u64::from(stack.summed_experts());
     let known: BTreeMap<String, u64> =
         base.parameters().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let (warps, blocks) = match stack.direct {
+    let (warps, blocks) = match stack.direct && !base.schedule().groups_pairs() {
         true => (&SKINNY_WARPS[..], &SKINNY_BLOCKS),
         false => (&SORTED_WARPS[..], &SORTED_BLOCKS),
     };

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::choose::{Chosen, candidates, choose_by_model, models};
 use super::interface::{FreeChoices, Schedule};
+use super::mapping::MainLoop;
 use super::problem::Problem;
 use super::skinny::SkinnyTile;
 use super::stack::Stack;
@@ -51,8 +52,8 @@ const PAIRS_TOGETHER: u32 = 8;
 /// Pairs of an expert that is met, on average, from which blocks find them: with 1.11 to 1.24 products took 0.94 to 0.99 of the time, with
 /// 1.10 1.0 to 1.02 (docs/performance/experts.md).
 const LEAST_PAIRS_TOGETHER: f64 = 1.1;
-/// Warps of a block that finds pairs and has no bound of registers, as for codes of 8 bits, and such blocks of a multiprocessor: 0.99 of
-/// the time of four warps.
+/// Warps of a block that finds pairs with weights of 8 bits, and such blocks of a multiprocessor: FP8 in blocks took 0.99 of the time that
+/// four warps took whose registers are not bounded (Qwen3-30B on an H200).
 const LARGE_BLOCKS: (u32, u32) = (8, 4);
 /// Tiles of rows of a matrix from which a skinny block has two, and four of them.
 const TWO_TILES: u32 = 32;
@@ -131,11 +132,11 @@ fn of_slots(
         return WarpGroupTile::choose(problem, slots).map(Chosen::WarpGroup);
     }
     if problem.stack.is_some_and(|stack| stack.direct) {
-        if let Some(grouped) = grouping_pairs(problem, m).into_iter().find(fits) {
-            return Ok(grouped);
-        }
+        let often = problem.stack.map_or(0.0, |stack| stack.pairs_of_met_expert(m));
+        let grouped = (often >= LEAST_PAIRS_TOGETHER).then(|| grouping_pairs(problem, m));
         let direct = SkinnyTile::of_pairs(problem, m).map(Chosen::Skinny);
-        if let Some(chosen) = direct.filter(fits) {
+        let all = grouped.into_iter().flatten().chain(direct);
+        if let Some(chosen) = all.into_iter().find(fits) {
             return Ok(chosen);
         }
     }
@@ -188,13 +189,22 @@ fn on_warp_groups(problem: &Problem, slots: u32, rows: f64) -> Option<Chosen> {
     serves.then(|| WarpGroupTile::choose(problem, slots).ok().map(Chosen::WarpGroup)).flatten()
 }
 
-/// Blocks of a skinny product that find the pairs of an expert by themselves, the best first, where they were measured to be faster than
-/// blocks of one pair: on Hopper, if so many tokens meet an expert twice often enough. They are those of sorted pairs, or larger ones
-/// where registers bound these less.
+/// The other choice for pairs that are not sorted: blocks that find the pairs of an expert by themselves, if the model's have one pair, or
+/// the other way round.
+pub(super) fn other_direct(problem: &Problem, tokens: u32, model: Chosen) -> Option<Chosen> {
+    let fits = |chosen: &Chosen| chosen.schedule().fits(problem);
+    problem.stack.filter(|stack| stack.direct && tokens > 1)?;
+    match model.schedule().groups_pairs() {
+        true => SkinnyTile::of_pairs(problem, tokens).map(Chosen::Skinny).filter(fits),
+        false => grouping_pairs(problem, tokens).into_iter().find(fits),
+    }
+}
+
+/// Blocks of a skinny product that find the pairs of an expert by themselves, the best first, on Hopper, where they were measured: those of
+/// sorted pairs, or larger ones for codes of 8 bits.
 fn grouping_pairs(problem: &Problem, tokens: u32) -> Vec<Chosen> {
     let of = |stack: Stack| {
-        let often = stack.pairs_of_met_expert(tokens) >= LEAST_PAIRS_TOGETHER;
-        if stack.combined || !often || problem.target().class != Class::Hopper {
+        if stack.combined || problem.target().class != Class::Hopper {
             return None;
         }
         let sorted = problem.single().stacked(Stack { direct: false, ..stack }).ok()?;
@@ -205,9 +215,10 @@ fn grouping_pairs(problem: &Problem, tokens: u32) -> Vec<Chosen> {
         }
     };
     let Some(tile) = problem.stack.and_then(of) else { return Vec::new() };
-    let bounded = u64::from(tile.min_blocks) == SKINNY_BLOCKS;
     let (warps, min_blocks) = LARGE_BLOCKS;
-    let large = (!bounded).then_some(SkinnyTile { warps, min_blocks, ..tile });
+    let wide = problem.plan.dequant.weight.code.bits() == 8;
+    let long = MainLoop::new(problem).k_iters() >= warps;
+    let large = (wide && long).then_some(SkinnyTile { warps, min_blocks, ..tile });
     large.into_iter().chain([tile]).map(Chosen::Skinny).collect()
 }
 

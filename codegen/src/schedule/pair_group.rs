@@ -59,19 +59,18 @@ impl PairSearch {
                 b.sub(next, 1u32)
             };
             b.for_each(0u32, words.all_pairs(), TOGETHER * lanes, "first_pair", |b, first| {
-                let loaded = (0..TOGETHER).map(|turn| {
+                let loaded = (0..TOGETHER).map(|load| {
                     let other = b.add(first, lane);
-                    let other = b.add(other, turn * lanes);
+                    let other = b.add(other, load * lanes);
                     let there = b.less(other, words.all_pairs());
                     let mask = Some(Mask { condition: there, fill: NONE.into() });
                     let from = words.expert_of(other);
                     let id = b.load_as(Type::U32, from, Width::B32, mask, Cache::Default)[0];
-                    (other, id, there)
+                    (other, id)
                 });
                 let loaded: Vec<_> = loaded.collect();
-                for (other, id, there) in loaded {
+                for (other, id) in loaded {
                     let same = b.equal(id, expert);
-                    let same = b.both(same, there);
                     let earlier = b.less(other, pair);
                     let next = b.add(other, 1u32);
                     let later = b.less(pair, next);

@@ -114,8 +114,8 @@ impl TokenRows {
         self.tokens
     }
 
-    /// Whether a token of the block has a row of y where slots have rows, if the block may have more tokens; `exists` says whether the
-    /// token exists.
+    /// Whether the token's row of y is written where rows of y are those of slots: a slot without a pair has a row of zeros, and what is
+    /// no slot of the block has none, nor has a token of a group that does not exist.
     pub(super) fn is_slot(&self, b: &mut Builder, token: Operand, exists: Operand) -> Operand {
         match self.of {
             Rows::Grouped { .. } => exists,

@@ -484,6 +484,10 @@ impl RandomStack {
 
     /// Per matrix, its y of all rows of x by the same choice, and the exact one.
     fn singles(&self, chosen: Chosen) -> Result<Singles, String> {
+        // A single matrix has no pairs.
+        let choices = chosen.parameters().into_iter().filter(|(name, _)| *name != "groups_pairs");
+        let choices = choices.map(|(name, number)| (name.to_owned(), number)).collect();
+        let chosen = Chosen::read(chosen.name(), &choices).unwrap();
         let single = self.problem.single();
         let kernel = self.kernel(chosen, &single);
         let at_once = chosen.schedule().block_tokens() as usize;

@@ -57,11 +57,11 @@ const WORDS_BESIDE_LEVELS: [u32; 2] = [10, 6];
 const MOST_WARPS: u32 = 32;
 /// Tokens of a block that adds the experts of one: as many as products of one token have.
 const MOST_COMBINED_TOKENS: u32 = 2;
-/// Registers that are enough on Hopper for one token of a pair or up to eight sorted ones and at most two tiles of rows, of codes without
+/// Registers that are enough on Hopper for one token of a pair or up to eight of an expert and at most two tiles of rows, of codes without
 /// planes or zero points, where the estimate says at most [`MOST_ESTIMATED`]: the assembler shares registers more tightly there (all such
 /// schemes of the catalogue assemble without spills; some with zero points do not).
 const ENOUGH_FOR_PAIRS: u32 = 64;
-/// The largest estimate of such a scheme, for one token and for sorted ones, of which one with an estimate of 78 spills.
+/// The largest estimate of such a scheme, for one token and for several, of which one with an estimate of 78 spills.
 const MOST_ESTIMATED: [u32; 2] = [84, 76];
 /// Blocks of a multiprocessor from which blocks with so few registers are worth having: fewer and larger ones were slower.
 const BLOCKS_OF_PAIRS: u32 = 4;
@@ -405,13 +405,13 @@ impl SkinnyTile {
             + ahead
             + stacked;
         let problem = main.problem;
-        let sorted = self.groups_pairs.0 || problem.stack.is_some_and(|stack| !stack.direct);
-        let few = problem.stack.is_some() && self.tokens <= if sorted { 8 } else { 1 };
+        let several = self.groups_pairs.0 || problem.stack.is_some_and(|stack| !stack.direct);
+        let few = problem.stack.is_some() && self.tokens <= if several { 8 } else { 1 };
         let whole = problem.plan.dequant.weight.code.bits().is_power_of_two();
         let symmetric = problem.zero.or(problem.correction).is_none();
         let small = self.min_blocks >= BLOCKS_OF_PAIRS && self.row_tiles <= 2;
         let tight = problem.target().class == Class::Hopper && few && whole && symmetric && small;
-        if tight && all <= MOST_ESTIMATED[usize::from(sorted)] {
+        if tight && all <= MOST_ESTIMATED[usize::from(several)] {
             all.min(ENOUGH_FOR_PAIRS)
         } else {
             all

@@ -19,6 +19,7 @@ use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::launch::bytes;
 use crate::gpu::matmul::store;
+use crate::gpu::products::StackedChoice;
 use crate::op::ProductError;
 use crate::source::BufferRole;
 
@@ -189,10 +190,11 @@ where
             }
             let names = ["first product", "second product"];
             for (name, choice) in names.into_iter().zip(&plan.choices) {
-                let (choice, slots) = (&choice.choice, choice.slots);
+                let &StackedChoice { ref choice, slots, groups_pairs } = choice;
                 let how =
                     format!("{}, {}; multiplied {}", choice.key, choice.by, choice.compute_dtype);
-                lines.push(format!("{name}: {how}; token blocks of {slots} slots"));
+                let grouped = if groups_pairs { ", which find an expert's pairs" } else { "" };
+                lines.push(format!("{name}: {how}; token blocks of {slots} slots{grouped}"));
             }
             if plan.parts != F32 {
                 let most = self.most_f32_parts;

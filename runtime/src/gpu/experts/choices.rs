@@ -240,6 +240,8 @@ impl<E: Executor> GpuExpertLayer<E> {
                         refused,
                     });
                 }
+                // Pairs would have been sorted anyway, unless blocks group them.
+                Err(_) if way.direct && !pairs.rarely_share_experts() => {}
                 Err(why) => {
                     let rounded = if parts == F32 { "" } else { ", rounded parts" };
                     refused.push(format!("not {way}{rounded}: {why}"));

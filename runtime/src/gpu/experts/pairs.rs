@@ -12,8 +12,9 @@ const MOST_PAIRS_APART: f64 = 1.4;
 /// an expert, 0.97 (docs/performance/experts.md).
 const MOST_GROUPED: f64 = 128.0;
 const MOST_GROUPED_OF_EXPERT: f64 = 2.25;
-/// The most bytes of weights that a second product which adds a token's experts may read again, since each token reads its own: with 37 and
-/// 43 MB it took less time than a kernel for the sum, with 54 to 78 MB as much, with 119 MB and more up to 1.2 times as much.
+/// The most bytes of weights that a second product which adds a token's experts may read again, since each token reads its own: on an H200
+/// with 14 to 43 MB it took less time than a kernel for the sum, with 54 to 78 MB as much, with 119 MB and more 1.02 to 1.2 times as much
+/// (docs/performance/experts.md).
 const MOST_REPEATED_BYTES: f64 = 75e6;
 
 /// The pairs of a call of M tokens of k experts each, which may meet any expert alike.

@@ -193,7 +193,13 @@ impl<E: Executor> ExpertTuner<'_, E> {
         // Where fewer tokens are a chunk, such chunks are what is launched.
         let rows =
             |tokens| Ok::<_, ExpertError>(layer.first_chunk(products, key(tokens))?.0.problem.m);
-        let tokens = if rows(rounded)? == rounded { rounded } else { rows(asked)? };
+        // And where a call of so many works in another way, its kernels are not those of the call that is asked about.
+        let alike = |tokens| {
+            let decision = layer.decided(products, key(tokens), tokens)?;
+            Ok::<_, ExpertError>(decision.way == first.way)
+        };
+        let whole = rows(rounded)? == rounded && alike(rounded)?;
+        let tokens = if whole { rounded } else { rows(asked)? };
         let model = |request: &Request<'_>, of: &Stacked| {
             let all = source.alternatives_stacked(request, of, tokens)?.kernels;
             // A source that has alternatives has the model's; else its refusal says why not.
