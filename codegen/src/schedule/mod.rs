@@ -4,7 +4,7 @@
 //! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`],
 //! [`mod@warp_group`] for Hopper, [`mod@tensor_memory`] for the data centre's Blackwell, or [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
 //! `arrange` describe the product; `mapping` and `lanes` distribute its work over lanes, which is a
-//! schedule's choice; `stack`, `order`, `rows` and `routed_block` say which matrix and which rows of x and y
+//! schedule's choice; `stack`, `order`, `rows`, `routed_block` and `pair_group` say which matrix and which rows of x and y
 //! a block of an expert layer has; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
 //! `epilogue` converts sums to y. [`mod@transform`] repacks a checkpoint's tensors into a product's
 //! constant buffers, and back; [`mod@activation`] computes the operand of x; [`mod@experts`] has the
