@@ -226,10 +226,10 @@ const MUTATIONS: &[(&str, Mutation)] = &[
     ("every block is the first", |_, op, seen| of_first(op, seen, |_| 0u32.into())),
     ("only the first block of an expert", |_, op, seen| of_first(op, seen, |before| before)),
     ("as many pairs as an expert has", |location, op, _| match op {
-        Op::Store { to, mask, values, .. } if location.is(to.space, "pairs") => {
-            if values[..] != [Operand::U32(u32::MAX)] {
-                *mask = None;
-            }
+        Op::Store { to, mask, values, .. }
+            if location.is(to.space, "pairs") && values[..] != [Operand::U32(u32::MAX)] =>
+        {
+            *mask = None;
         }
         _ => {}
     }),
