@@ -7,7 +7,7 @@ use crate::stacked::SCHEMES;
 use quantloom_codegen::ir::{
     Address, Binary, Compare, Kernel, Op, Operand, Ternary, Unary, Verified, verify,
 };
-use quantloom_codegen::jit::Jit;
+use quantloom_codegen::jit::{Jit, JitWithOverrides};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
@@ -171,6 +171,19 @@ fn keys_of_grouped_pairs_give_their_kernels() {
         assert_eq!(found, (groups, groups, groups, groups), "M = {tokens}: {}", kernel.name);
         assert_eq!(choice.slots, 1);
     }
+    // Overrides of something else leave that to the model's choice, where it may be so.
+    for (choices, groups) in [
+        ("skinny(warps=2)", true),
+        ("use skinny; skinny(tokens=4)", true),
+        ("skinny(splits=2)", false),
+        ("skinny(groups_pairs=0)", false),
+    ] {
+        let jit = JitWithOverrides::new(choices.parse().unwrap());
+        let choice = jit.choose_stacked(&request, &asked, 8).unwrap();
+        assert_eq!(choice.groups_pairs, groups, "{choices}");
+    }
+    let both = JitWithOverrides::new("skinny(groups_pairs=1, splits=2)".parse().unwrap());
+    assert!(both.choose_stacked(&request, &asked, 8).is_err());
 }
 
 /// A change of single operations, which counts those that it has seen.

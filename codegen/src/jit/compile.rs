@@ -39,6 +39,9 @@ pub(super) const MAKES_OPERAND: &str = "makes_operand";
 /// The parameter of a key whose kernel makes its operand of x: the place of the type of x in [`INPUT_DTYPES`].
 pub(super) const INPUT_DTYPE: &str = "input_dtype";
 
+/// The choice of a skinny product that another choice may exclude.
+const GROUPS_PAIRS: &str = "groups_pairs";
+
 /// The type of x of a key.
 fn input_dtype(number: u64) -> Option<FloatFormat> {
     INPUT_DTYPES.get(usize::try_from(number).ok()?).copied()
@@ -121,15 +124,13 @@ pub(super) fn choose_experts(
         }
     };
     let mut schedule = Schedule::new(chosen.name(), chosen.parameters());
+    let groups_pairs = schedule.parameters.remove(GROUPS_PAIRS);
     let mut replaced = only.is_some();
     for overrides in overrides {
         replaced |= overrides.apply(&mut schedule)?;
     }
     let (chosen, by) = match replaced {
-        true => {
-            let read = Chosen::read(&schedule.name, &schedule.parameters);
-            (read.map_err(JitError::from)?, ChoiceSource::Override)
-        }
+        true => (overridden(&schedule, groups_pairs, &problem)?, ChoiceSource::Override),
         false => (chosen, by),
     };
     let chosen = match schedule.parameters.contains_key(MAKES_OPERAND) {
@@ -138,6 +139,23 @@ pub(super) fn choose_experts(
     };
     chosen.schedule().checked(&problem).map_err(JitError::from)?;
     Ok(choice_of_experts(request, stacked, &problem, (chosen, by))?)
+}
+
+/// What overrides have made of a choice, which groups pairs as before where they do not say whether, and where it may still.
+fn overridden(
+    schedule: &Schedule,
+    groups_pairs: Option<u64>,
+    problem: &Problem,
+) -> Result<Chosen, JitError> {
+    let as_before = || {
+        let before = [(GROUPS_PAIRS.to_owned(), groups_pairs?)];
+        let parameters = schedule.parameters.clone().into_iter().chain(before).collect();
+        let chosen = Chosen::read(&schedule.name, &parameters).ok()?;
+        chosen.schedule().checked(problem).is_ok().then_some(chosen)
+    };
+    let named = schedule.parameters.contains_key(GROUPS_PAIRS);
+    let chosen = if named { None } else { as_before() };
+    Ok(chosen.map_or_else(|| Chosen::read(&schedule.name, &schedule.parameters), Ok)?)
 }
 
 /// The kernels that are worth measuring for a product of an expert layer and M tokens, the model's choice first.
