@@ -1,7 +1,8 @@
 //! The pairs of one expert that a block multiplies together, where pairs are not sorted.
 //!
-//! Each pair has blocks. Those of the first of S pairs of an expert multiply all S; the blocks of the others have nothing to do. So the
-//! blocks of a pair need no order that a kernel makes before: one warp of each compares the ids of all pairs with its own.
+//! Each pair has blocks. The pairs of an expert, in their order, are groups of S: the blocks of a group's first pair multiply the whole
+//! group, and the blocks of its other pairs end. No kernel makes an order before. A block knows its expert from the id of its own pair, and
+//! loads its first weights; meanwhile its first warp compares the ids of all pairs with that one, 4 a lane at once, and counts by votes.
 
 use super::order::{NONE, OrderWords};
 use super::participants::Participants;
