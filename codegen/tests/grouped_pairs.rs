@@ -112,11 +112,11 @@ fn what_blocks_do_not_group_is_refused() {
 /// or 4, and not 4 of top 8; nowhere else, and not where a block adds the experts of a token.
 #[test]
 fn pairs_are_grouped_where_that_was_measured() {
-    let chosen = |sm: &str, text: &str, (experts, top_k, tokens), combined: bool| {
+    let with_columns = |sm: &str, text: &str, (experts, top_k, tokens), (k, combined)| {
         let scheme = scheme(("few", text));
         let (product, shape) = match combined {
-            true => (ExpertProduct::Down, (2048, 768)),
-            false => (ExpertProduct::GateUp, (768, 2048)),
+            true => (ExpertProduct::Down, (2048, k)),
+            false => (ExpertProduct::GateUp, (768, k)),
         };
         let gate = (!combined).then_some(Gate::Silu);
         let stack = Stack { gate, direct: true, combined, ..stack(product, experts, top_k) };
@@ -129,6 +129,7 @@ fn pairs_are_grouped_where_that_was_measured() {
             other => panic!("{other:?}"),
         }
     };
+    let chosen = |sm: &str, text: &str, of, combined| with_columns(sm, text, of, (2048, combined));
     let int4 = "weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16";
     let bytes = "weight: e4m3, scale: f32 per 128x128, pack: [k, n], \
                  activation: e4m3 { scale: f32 per 1x128 }";
@@ -137,6 +138,8 @@ fn pairs_are_grouped_where_that_was_measured() {
     assert_eq!(chosen("sm_90a", int4, (128, 4, 8), false), small);
     assert_eq!(chosen("sm_90a", int4, (8, 2, 2), false), small);
     assert_eq!(chosen("sm_90a", bytes, (128, 8, 16), false), Some((8, 8, 4)));
+    // Each of eight warps has a k-tile.
+    assert_eq!(with_columns("sm_90a", bytes, (128, 8, 16), (256, false)), Some((8, 4, 2)));
     assert_eq!(chosen("sm_90a", int4, (128, 8, 4), false), None);
     assert_eq!(chosen("sm_90a", int4, (128, 8, 1), false), None);
     assert_eq!(chosen("sm_90a", int4, (128, 8, 8), true), None);

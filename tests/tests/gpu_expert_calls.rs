@@ -144,6 +144,16 @@ fn one_token_is_two_launches() {
     assert_eq!(layer.plan(key).unwrap().launches(), 3);
     // Eight tokens have 2.2 pairs for each of 7.2 experts, which blocks find by themselves; nine have 2.4.
     assert_eq!((works(3).len(), works(8).len()), (2, 2), "{:?}", works(8));
+    let said = layer.explain(8);
+    let finds = |line: &&str| line.contains("blocks that find the pairs of an expert");
+    let all: Vec<&str> = said.lines().filter(finds).collect();
+    let of_first = all.iter().all(|line| line.starts_with("first product"));
+    assert!(!all.is_empty() && of_first, "{said}");
+    // On other GPUs each pair has blocks of its own, where it has any.
+    let other = prepared(Simulator::new("wgsl").unwrap(), &ExpertOptions::default());
+    let said = [3, 8].map(|tokens| other.explain(tokens));
+    assert!(said[0].contains("not pairs as they are"), "{}", said[0]);
+    assert!(!said[1].contains("as they are") && !said[1].contains("find"), "{}", said[1]);
     let more = works(9);
     assert_eq!((more.len(), &*more[0]), (4, "pairs sorted by expert"), "{more:?}");
     // The one token of a call is what it is among others, within the order of the sums.

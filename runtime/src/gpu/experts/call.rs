@@ -193,8 +193,11 @@ where
                 let &StackedChoice { ref choice, slots, groups_pairs } = choice;
                 let how =
                     format!("{}, {}; multiplied {}", choice.key, choice.by, choice.compute_dtype);
-                let grouped = if groups_pairs { ", which find an expert's pairs" } else { "" };
-                lines.push(format!("{name}: {how}; token blocks of {slots} slots{grouped}"));
+                let blocks = match groups_pairs {
+                    true => "blocks that find the pairs of an expert by themselves".to_owned(),
+                    false => format!("token blocks of {slots} slots"),
+                };
+                lines.push(format!("{name}: {how}; {blocks}"));
             }
             if plan.parts != F32 {
                 let most = self.most_f32_parts;
