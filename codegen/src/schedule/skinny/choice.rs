@@ -443,3 +443,46 @@ impl SkinnyTile {
         format!("skinny_m{tokens}r{rows}w{warps}b{min_blocks}{split}{interleaved}{early}{grouped}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quantloom_dsl::experts::{ExpertProduct, OperandOf};
+    use quantloom_dsl::parse;
+
+    use super::*;
+    use crate::target::target;
+
+    /// A block that finds pairs has as many more bytes as it declares for them.
+    #[test]
+    fn shared_memory_is_that_of_the_pairs_too() {
+        let text =
+            "s { weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16 }";
+        let (scheme, hopper) = (parse(text).unwrap(), target("sm_90a").unwrap());
+        let single = Problem::new(&scheme, &scheme.activations[0], hopper, (64, 256)).unwrap();
+        let stack = Stack {
+            product: ExpertProduct::Down,
+            experts: 8,
+            chosen_from: 8,
+            shards: 1,
+            top_k: 2,
+            gate: None,
+            direct: true,
+            weighted: false,
+            combined: false,
+            shared: None,
+            operand: OperandOf::Row,
+        };
+        let problem = single.stacked(stack).unwrap();
+        let main = MainLoop::new(&problem);
+        for tokens in [1, 2, 8] {
+            let apart = SkinnyTile { tokens, ..SkinnyTile::whole(&main, 8, [1, 2, 1]) };
+            let [apart, grouped] = [apart, apart.grouping_pairs()].map(|tile| {
+                let declared = tile.write(&main).unwrap().shared.into_iter();
+                let declared: u32 = declared.map(|block| 4 * block.len).sum();
+                (tile.shared_bytes(&main), declared)
+            });
+            assert_eq!(grouped.0 - apart.0, grouped.1 - apart.1, "{tokens} tokens");
+            assert!(grouped.1 > apart.1 && grouped.0 >= grouped.1);
+        }
+    }
+}
