@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use quantloom_dsl::experts::experts_met;
+
 use super::choose::{Chosen, candidates, choose_by_model, models};
 use super::interface::{FreeChoices, Schedule};
 use super::mapping::MainLoop;
@@ -293,9 +295,8 @@ impl Stack {
 
     /// The pairs of an expert that M tokens meet, on average.
     fn pairs_of_met_expert(self, tokens: u32) -> f64 {
-        let share = self.share_of_expert();
-        let met = 1.0 - (1.0 - share).powf(f64::from(tokens));
-        f64::from(tokens) * share / met
+        let [experts, top_k, tokens] = [self.chosen_from, self.top_k, tokens].map(f64::from);
+        tokens * top_k.min(experts) / experts_met(experts, top_k, tokens)
     }
 
     /// The rows of an expert of M tokens, on average.

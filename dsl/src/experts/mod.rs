@@ -16,7 +16,7 @@ mod text;
 pub use error::ExpertLayerError;
 pub use gate::Gate;
 pub use product::{ExpertProduct, OperandOf};
-pub use routing::{ExpertGroups, Routing, Score};
+pub use routing::{ExpertGroups, Routing, Score, experts_met};
 
 /// The most experts of a layer.
 pub const MOST_EXPERTS: u32 = 1024;

@@ -93,3 +93,9 @@ impl ExpertGroups {
         Ok(())
     }
 }
+
+/// The experts that M tokens of k experts each meet on average, if each chooses any of them alike: `E (1 - (1 - k / E)^M)`, since a token leaves
+/// an expert out with a probability of 1 - k / E.
+pub fn experts_met(experts: f64, top_k: f64, tokens: f64) -> f64 {
+    experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(tokens))
+}

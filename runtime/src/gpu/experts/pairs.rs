@@ -1,5 +1,7 @@
 //! When pairs are not sorted by expert: what a call's pairs are expected to share.
 
+use quantloom_dsl::experts::experts_met;
+
 /// The most tokens of whose pairs each has blocks of its own.
 const MOST_APART: f64 = 8.0;
 /// Pairs over the experts that a call is expected to meet, up to which each pair has blocks of its own: each reads its expert's
@@ -47,11 +49,6 @@ impl Pairs {
     pub(super) fn may_be_added_by_token(self, bytes_of_matrix: u64) -> bool {
         (self.all - self.met) * bytes_of_matrix as f64 <= MOST_REPEATED_BYTES
     }
-}
-
-/// The experts that M tokens of k experts each meet on average, if they may meet any of them alike.
-pub(super) fn experts_met(experts: f64, top_k: f64, tokens: f64) -> f64 {
-    experts * (1.0 - (1.0 - (top_k / experts).min(1.0)).powf(tokens))
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, PoisonError};
 
+use quantloom_dsl::experts::experts_met;
 use quantloom_dsl::format::FloatFormat;
 
 use super::choices::Decision;
 use super::layer::{GpuExpertLayer, Products};
-use super::pairs::experts_met;
 use super::plan::{PlanKey, RoutedBy};
 use super::tensors::ExpertTensors;
 use crate::experts::{ExpertError, ExpertsNotScheduled};
