@@ -75,6 +75,9 @@ pub(crate) struct Arguments {
     /// option 8MiB, as calls have it.
     #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "experts")]
     most_f32_parts: Option<u64>,
+    /// Of expert layers on a GPU: also what each launch of a call adds to its time.
+    #[arg(long, requires = "experts")]
+    launches: bool,
     #[command(flatten)]
     tuning: backend::Tuning,
     #[command(flatten)]

@@ -3,6 +3,7 @@
 //!
 //! [`GpuWeight::tensors`] makes room, [`GpuWeight::queue`] launches, [`GpuWeight::result`] waits for y.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use quantloom_dsl::Scheme;
@@ -140,7 +141,7 @@ impl<E: Executor> GpuWeight<E> {
         // SAFETY: keys of the source for this weight, or of the caller for the same product
         // (`tensors_for`); the order, which was made of the weight's index or read from a file and
         // looked at, names columns of its K, which is that of the tensors; counters begin as 0.
-        unsafe { queued(&*self.executor, chunk, first, bound, overlap) }
+        unsafe { queued(&*self.executor, chunk, first..usize::MAX, bound, overlap) }
     }
 
     /// y, after all that was queued: [M, N] as the kernels write it, little-endian.
@@ -163,7 +164,7 @@ pub(super) struct Bound<'t, M> {
     pub(super) workspace: &'t mut [M],
 }
 
-/// Queues a chunk's launches from one of them on.
+/// Queues some of a chunk's launches.
 ///
 /// # Safety
 /// As [`Launch::new`]: the chunk's kernels are those of the executor's source, and the memory's contents are
@@ -174,13 +175,13 @@ pub(super) struct Bound<'t, M> {
 pub(super) unsafe fn queued<'c, E: Executor>(
     executor: &E,
     chunk: &'c Chunk<E>,
-    first: usize,
+    launches: Range<usize>,
     bound: Bound<'c, E::Memory>,
     overlap: bool,
 ) -> Result<(), E::Error> {
     let other = || Refusal::Reason(Arc::new(OtherWeight));
     let Bound { constant, input, y, workspace } = bound;
-    for launch in chunk.launches.iter().skip(first) {
+    for launch in chunk.launches.iter().take(launches.end).skip(launches.start) {
         // A plan binds what a launch writes once.
         let mut y = Some(&mut *y);
         let mut workspace: Vec<_> = workspace.iter_mut().map(Some).collect();

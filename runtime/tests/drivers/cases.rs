@@ -191,6 +191,7 @@ impl Backend {
                     "and with other experts: 37",
                 ],
             ),
+            case("first launches", WHOLE, &[OFF], &["y is written by launches [5] of 5"]),
             case(
                 "strided",
                 WHOLE,

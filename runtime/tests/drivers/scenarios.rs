@@ -67,6 +67,7 @@ pub(crate) fn run<D: Fake>(scenario: &str) {
         "events" => events::<D>(),
         "engine" => engine::<D>(),
         "experts" => crate::experts::layer::<D>(),
+        "first launches" => crate::tune_experts::first_launches::<D>(),
         "strided" => strided::<D>(),
         "not warm" => not_warm::<D>(),
         "unload" => unload::<D>(),

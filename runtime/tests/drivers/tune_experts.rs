@@ -10,7 +10,8 @@ use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
 use quantloom_dsl::format::{BF16, F32};
 use quantloom_runtime::cuda::{Driver, Graph};
 use quantloom_runtime::driver::{DriverError, DriverExecutor};
-use quantloom_runtime::experts::{ExpertMatrices, ExpertOptions};
+use quantloom_runtime::element::{Values, bf16};
+use quantloom_runtime::experts::{ExpertCall, ExpertMatrices, ExpertOptions, Routed};
 use quantloom_runtime::gpu::{
     Arrangement, ChoiceSource, ChosenKernel, ExpertKernels, ExpertRequest, GpuDevice,
     GpuExpertLayer, NativeBuffer, PlanKey, Products, Request, RoutedBy, Stacked,
@@ -275,5 +276,22 @@ pub(crate) fn at_first_use<D: Fake>() -> Result<(), DriverError> {
         let again = MEASUREMENTS.load(Ordering::Relaxed);
         println!("measured: {}, {}, {}", batched - before, first > batched, again - first);
     }
+    Ok(())
+}
+
+/// The first launches of a call alone, from none to all: the last one of all writes y.
+pub(crate) fn first_launches<D: Fake>() -> Result<(), DriverError> {
+    let layer = layer::<D>(&[8], (false, false))?;
+    let (x, ids, weights) = ([bf16::ONE; 2 * 64], [1, 0], [1.0; 2]);
+    let routed = Routed::Chosen { ids: &ids, weights: &weights };
+    let call = ExpertCall { x: Values::Bf16(&x), routed, shared: None };
+    let mut tensors = layer.tensors(&call).unwrap();
+    let before = layer.result(&tensors)?;
+    let mut writes = Vec::new();
+    for launches in 0..=tensors.launches() {
+        layer.queue_first(launches, &mut tensors, false)?;
+        writes.extend((layer.result(&tensors)? != before).then_some(launches));
+    }
+    println!("y is written by launches {writes:?} of {}", tensors.launches());
     Ok(())
 }

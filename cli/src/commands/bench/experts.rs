@@ -51,9 +51,24 @@ struct Cell {
     serial: Option<f64>,
     /// Microseconds of reading the bytes.
     floor: f64,
+    /// Microseconds of a call that ends after its first launch, its first two, and so on; empty if they were not measured.
+    until: Vec<f64>,
+}
+
+impl Cell {
+    /// Each measured launch: its kernel, the time until its end, and what it adds to the time of those before it.
+    fn launches(&self) -> impl Iterator<Item = (&str, f64, f64)> {
+        let before = [0.0].into_iter().chain(self.until.iter().copied());
+        let times = self.until.iter().zip(before);
+        let kernels = self.kernels.iter().map(String::as_str);
+        kernels.zip(times).map(|(kernel, (until, before))| (kernel, *until, until - before))
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -> Result<bool> {
+    if arguments.launches && matches!(device, Device::Cpu(_)) {
+        bail!("--launches is of a GPU: a call on the CPU has none");
+    }
     let names: Vec<&str> = match arguments.schemes.as_slice() {
         [] => vec![USUAL],
         given => given.iter().map(String::as_str).collect(),
@@ -72,8 +87,7 @@ pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -
         match device {
             Device::Cpu(device) => on_cpu(*device, layer, &weights, tokens, &mut done),
             Device::Cuda(device) => {
-                let of = (&tokens[..], arguments.most_f32_parts);
-                on_cuda(device, layer, &weights, of, &mut done)
+                on_cuda(device, layer, &weights, (tokens, arguments), &mut done)
             }
             other => bail!("there are no measurements of expert layers on {}", other.name()),
         }
@@ -178,6 +192,7 @@ fn on_cpu(
             time: median(&mut times),
             serial: None,
             floor,
+            until: Vec::new(),
         });
     }
     Ok(())
@@ -187,7 +202,7 @@ fn on_cuda(
     device: &GpuDevice<Cuda>,
     layer: &ExpertLayer,
     weights: &RandomExperts,
-    (tokens, most_f32_parts): (&[usize], Option<u64>),
+    (tokens, arguments): (&[usize], &Arguments),
     done: &mut dyn FnMut(Cell),
 ) -> Result<()> {
     let mut bytes = [0; 2];
@@ -196,7 +211,7 @@ fn on_cuda(
     }
     let bytes = weights.expert_bytes(layer, bytes) as f64;
     let mut options = options(layer);
-    if let Some(most) = most_f32_parts {
+    if let Some(most) = arguments.most_f32_parts {
         options.most_f32_parts = most;
     }
     let op: Box<dyn Any> = device.prepare_experts(layer, weights, &options)?;
@@ -214,9 +229,15 @@ fn on_cuda(
             prepared.tensors(&call)
         });
         let mut tensors = tensors.collect::<Result<Vec<_>, _>>()?;
-        let times = time_both(stream, CALLS, |call, _, overlap| {
-            prepared.queue(&mut tensors[call], overlap)
-        })?;
+        let mut until = |launches: usize| {
+            time_both(stream, CALLS, |call, _, overlap| {
+                prepared.queue_first(launches, &mut tensors[call], overlap)
+            })
+        };
+        let times = until(usize::MAX)?;
+        let measured = if arguments.launches { prepared.kernels(tokens).len() } else { 0 };
+        let until = (1..=measured).map(|launches| Ok(until(launches)?.overlapped.microseconds));
+        let until = until.collect::<Result<Vec<f64>>>()?;
         let floor = floors.time((experts * bytes) as u64)?;
         done(Cell {
             scheme: weights.scheme.name.clone(),
@@ -227,6 +248,7 @@ fn on_cuda(
             time: times.overlapped.microseconds,
             serial: Some(times.serial.microseconds),
             floor: floor.overlapped.microseconds,
+            until,
         });
     }
     Ok(())
@@ -253,10 +275,38 @@ fn show(layer: &ExpertLayer, cells: &[Cell]) -> Result<()> {
     print_line(
         "time: from ids to y, each call with other experts; serial: without programmatic launch; \
          floor: reading the weights of the experts that a call meets",
+    )?;
+    show_launches(cells)
+}
+
+/// What the launches of cells add, where that was measured.
+fn show_launches(cells: &[Cell]) -> Result<()> {
+    let mut rows = table(&["scheme", "M", "launch", "adds", "until its end", "kernel"]);
+    for cell in cells {
+        for (number, (kernel, until, adds)) in (1u32..).zip(cell.launches()) {
+            rows.add_row([
+                cell.scheme.clone(),
+                cell.tokens.to_string(),
+                number.to_string(),
+                format!("{adds:.1}"),
+                format!("{until:.1}"),
+                kernel.to_owned(),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    print_line(format_args!("\nwhat each launch adds, microseconds"))?;
+    print_line(rows)?;
+    print_line(
+        "until its end: of calls that end after the launch, with programmatic launch; adds: the difference to \
+         the launch before, with what the next one would hide of its end",
     )
 }
 
 fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Value {
+    let launch = |(kernel, until, adds): (&str, f64, f64)| json!({ "kernel": kernel, "microseconds": adds, "microseconds_until_its_end": until });
     let cell = |cell: &Cell| {
         json!({
             "scheme": cell.scheme,
@@ -267,6 +317,7 @@ fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Val
             "experts_met": cell.experts,
             "bytes": cell.bytes,
             "kernels": cell.kernels,
+            "launches": cell.launches().map(launch).collect::<Vec<_>>(),
         })
     };
     json!({
@@ -279,6 +330,23 @@ fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Val
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A call's launches add up to the time until the end of the last one.
+    #[test]
+    fn what_launches_add_is_the_difference_of_times() {
+        let kernels = ["order", "gate_up", "down"].map(str::to_owned).to_vec();
+        let (scheme, until) = ("s".to_owned(), vec![2.5, 30.0, 45.5]);
+        let (time, serial, floor, experts, bytes) = (45.4, None, 40.0, 8.0, 1e6);
+        let mut cell =
+            Cell { scheme, tokens: 8, kernels, experts, bytes, time, serial, floor, until };
+        let expected = [("order", 2.5, 2.5), ("gate_up", 30.0, 27.5), ("down", 45.5, 15.5)];
+        assert_eq!(cell.launches().collect::<Vec<_>>(), expected);
+        let layer = "8 experts of 64 x 32, top 2, softmax, silu".parse().expect("a layer");
+        let measured = &as_json(&layer, "cuda", std::slice::from_ref(&cell))["results"][0];
+        assert_eq!(measured["launches"][1]["microseconds"], 27.5);
+        cell.until.clear();
+        assert_eq!(cell.launches().count(), 0);
+    }
 
     #[test]
     fn a_token_meets_different_experts_and_calls_differ() {

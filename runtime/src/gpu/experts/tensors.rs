@@ -51,6 +51,11 @@ impl<E: Executor> ExpertTensors<E> {
 }
 
 impl<E: Executor> ExpertTensors<E> {
+    /// How many launches [`GpuExpertLayer::queue`] queues.
+    pub fn launches(&self) -> usize {
+        self.chunk.launches.len()
+    }
+
     /// Reads other inputs from now on, of as many tokens.
     pub(super) fn read(&mut self, inputs: Vec<(BufferRole, Arc<E::Memory>)>) {
         self.inputs = inputs;
@@ -64,6 +69,19 @@ impl<E: Executor> GpuExpertLayer<E> {
     /// # Errors
     /// What the device says.
     pub fn queue(&self, tensors: &mut ExpertTensors<E>, overlap: bool) -> Result<(), E::Error> {
+        self.queue_first(usize::MAX, tensors, overlap)
+    }
+
+    /// As [`Self::queue`], of the first `launches` launches alone, to measure what each of them adds. The last one writes y.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn queue_first(
+        &self,
+        launches: usize,
+        tensors: &mut ExpertTensors<E>,
+        overlap: bool,
+    ) -> Result<(), E::Error> {
         let ExpertTensors { chunk, inputs, y, workspace } = tensors;
         let input = |role| {
             let mut inputs = inputs.iter();
@@ -74,7 +92,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         // SAFETY: the source's own keys for this layer; ids that name no expert are left out by the
         // kernels, and those in an expert map were compared with the number of experts; counters begin
         // as 0.
-        unsafe { queued(&*self.executor, chunk, 0, bound, overlap) }
+        unsafe { queued(&*self.executor, chunk, 0..launches, bound, overlap) }
     }
 
     /// y [M, H], after all that was queued: little-endian.
