@@ -2,6 +2,7 @@
 
 mod book;
 mod convert;
+mod cuda;
 mod custom_scheme;
 mod documents;
 mod emit;

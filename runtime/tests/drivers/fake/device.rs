@@ -304,8 +304,7 @@ pub unsafe fn launch(
     parameters: *const *const u8,
 ) -> Result {
     let (module, kernel, most) = state.functions[&(function as usize)].clone();
-    let shape = (grid[1], grid[2], block[1], block[2]);
-    if shared > most || block[0] > 1024 || shape != (1, 1, 1, 1) {
+    if shared > most || block[0] > 1024 || (block[1], block[2]) != (1, 1) {
         return INVALID_VALUE;
     }
     let bytes = signature(&kernel).iter().enumerate();
@@ -314,7 +313,7 @@ pub unsafe fn launch(
         std::slice::from_raw_parts(*parameters.add(at), *bytes).to_vec()
     };
     let parameters = bytes.map(value).collect();
-    let (blocks, threads) = (grid[0], block[0]);
+    let (blocks, threads) = (grid.iter().product(), block[0]);
     let work = Work { module, kernel, blocks, threads, cluster, overlaps, parameters };
     state.queue(stream, Item::Launch(work));
     0

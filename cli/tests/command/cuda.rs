@@ -1,0 +1,87 @@
+//! What the command measures on an NVIDIA GPU, with a driver without a GPU: launches take half a microsecond each where they overlap,
+//! one where they do not, and compute nothing. The driver is that of the runtime's tests.
+
+#![cfg(target_os = "linux")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use crate::ran::{Ran, quantloom_with};
+
+/// The folder of the driver's library.
+static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("driver");
+    std::fs::create_dir_all(&folder).unwrap();
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/tests/drivers/fake/libcuda.rs");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = Command::new(rustc);
+    command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "--cfg", "whole", "-o"]);
+    let compiled = command.arg(folder.join("libcuda.so.1")).arg(source).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    folder
+});
+
+fn on_driver(arguments: &[&str]) -> Ran {
+    let variables = [("LD_LIBRARY_PATH", DRIVER.to_str().unwrap()), ("QUANTLOOM_CACHE", "off")];
+    quantloom_with(&variables, arguments).done()
+}
+
+/// A layer of experts: pairs as they are at M = 1, two launches, and sorted at M = 12, four. What launches add are the times of one
+/// launch each, and together the call's.
+#[test]
+fn launches_of_expert_layers_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("b.json");
+    let layer = "8 experts of 256 x 512, top 2, softmax renormalised, silu";
+    let ran = on_driver(&[
+        "bench",
+        "--backend",
+        "cuda",
+        "--experts",
+        layer,
+        "--scheme",
+        "ct_w4a16",
+        "--m",
+        "1,12",
+        "--launches",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    let measured: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let (_, table) = ran.out.split_once("what each launch adds").expect("a table of launches");
+    for (cell, launches) in measured["results"].as_array().unwrap().iter().zip([2, 4]) {
+        let of_cell = cell["launches"].as_array().unwrap();
+        assert_eq!(
+            (of_cell.len(), &cell["microseconds"]),
+            (launches, &json!(0.5 * launches as f64))
+        );
+        for (number, launch) in (1u32..).zip(of_cell) {
+            let until = 0.5 * f64::from(number);
+            assert_eq!(launch["microseconds"], 0.5, "{launch}");
+            assert_eq!(launch["microseconds_until_its_end"], until, "{launch}");
+            let kernel = launch["kernel"].as_str().unwrap();
+            let row = table.lines().find(|line| line.contains(kernel)).expect(kernel);
+            let words: Vec<&str> = row.split_whitespace().collect();
+            assert_eq!(
+                words[2..5],
+                [number.to_string(), "0.5".into(), format!("{until:.1}")],
+                "{row}"
+            );
+        }
+    }
+}
+
+/// Without the option there is no such table, and a product of a single matrix is measured beside it.
+#[test]
+fn products_and_layers_are_measured() {
+    let layer = "8 experts of 256 x 512, top 2, softmax renormalised, silu";
+    let ran = on_driver(&["bench", "--backend", "cuda", "--experts", layer, "--m", "1"]);
+    assert!(ran.out.contains("1.0 (") && !ran.out.contains("each launch"), "{}", ran.out);
+    let shape = ["--scheme", "ct_w4a16", "--shape", "256x256", "--m", "1,8"];
+    let ran = on_driver(&[&["bench", "--backend", "cuda"], &shape[..]].concat());
+    assert_eq!(ran.out.matches("ct_w4a16").count(), 2, "{}", ran.out);
+}
