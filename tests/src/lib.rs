@@ -12,6 +12,7 @@ use safetensors::tensor::TensorView;
 
 pub mod arrows;
 pub mod codes;
+pub mod driver;
 pub mod file;
 pub mod floats;
 pub mod ops;

@@ -51,7 +51,8 @@ use crate::progress::Progress;
     quantloom bench --backend cpu --m 1,2,4,8,16,32,64,128 --plot rates.svg --json rates.json\n  \
     quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json\n  \
     quantloom bench --backend cuda --transforms --shape 8192x8192\n  \
-    quantloom bench --experts qwen3_30b --scheme ct_w4a16 --m 1,8,64")]
+    quantloom bench --experts qwen3_30b --scheme ct_w4a16 --m 1,8,64
+    quantloom bench --backend cuda --experts qwen3_30b --m 16 --launches")]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
     /// much used.
@@ -75,7 +76,7 @@ pub(crate) struct Arguments {
     /// option 8MiB, as calls have it.
     #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "experts")]
     most_f32_parts: Option<u64>,
-    /// Of expert layers on a GPU: also what each launch of a call adds to its time.
+    /// Of expert layers on an NVIDIA GPU: also what each launch of a call adds to its time.
     #[arg(long, requires = "experts")]
     launches: bool,
     #[command(flatten)]

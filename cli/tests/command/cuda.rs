@@ -3,11 +3,10 @@
 
 #![cfg(target_os = "linux")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::ran::{Ran, quantloom_with};
 
@@ -15,19 +14,15 @@ use crate::ran::{Ran, quantloom_with};
 static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("driver");
     std::fs::create_dir_all(&folder).unwrap();
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/tests/drivers/fake/libcuda.rs");
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = Command::new(rustc);
-    command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "--cfg", "whole", "-o"]);
-    let compiled = command.arg(folder.join("libcuda.so.1")).arg(source).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    quantloom_tests::driver::compile("libcuda.rs", &["whole"], &folder.join("libcuda.so.1"));
     folder
 });
 
 fn on_driver(arguments: &[&str]) -> Ran {
-    let variables = [("LD_LIBRARY_PATH", DRIVER.to_str().unwrap()), ("QUANTLOOM_CACHE", "off")];
-    quantloom_with(&variables, arguments).done()
+    let library = ("LD_LIBRARY_PATH", DRIVER.to_str().unwrap());
+    // Neither what is kept on this machine nor what its user prefers.
+    let none = [("QUANTLOOM_CACHE", "off"), ("QUANTLOOM_KERNEL", ""), ("QUANTLOOM_TUNE", "")];
+    quantloom_with(&[&[library], &none[..]].concat(), arguments).done()
 }
 
 /// A layer of experts: pairs as they are at M = 1, two launches, and sorted at M = 12, four. What launches add are the times of one
@@ -52,38 +47,47 @@ fn launches_of_expert_layers_add_up() {
         file.to_str().unwrap(),
     ]);
     let measured: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let cells = measured["results"].as_array().unwrap();
+    let counts: Vec<usize> =
+        cells.iter().map(|cell| cell["launches"].as_array().unwrap().len()).collect();
+    assert_eq!(counts, [2, 4]);
     let (_, table) = ran.out.split_once("what each launch adds").expect("a table of launches");
-    for (cell, launches) in measured["results"].as_array().unwrap().iter().zip([2, 4]) {
-        let of_cell = cell["launches"].as_array().unwrap();
-        assert_eq!(
-            (of_cell.len(), &cell["microseconds"]),
-            (launches, &json!(0.5 * launches as f64))
-        );
-        for (number, launch) in (1u32..).zip(of_cell) {
+    let mut rows = table.lines().filter(|line| line.contains("ct_w4a16"));
+    for (cell, m) in cells.iter().zip(["1", "12"]) {
+        let launches = cell["launches"].as_array().unwrap();
+        assert_eq!(cell["microseconds"], 0.5 * launches.len() as f64);
+        for (number, launch) in (1u32..).zip(launches) {
             let until = 0.5 * f64::from(number);
-            assert_eq!(launch["microseconds"], 0.5, "{launch}");
+            assert_eq!(launch["microseconds_added"], 0.5, "{launch}");
             assert_eq!(launch["microseconds_until_its_end"], until, "{launch}");
-            let kernel = launch["kernel"].as_str().unwrap();
-            let row = table.lines().find(|line| line.contains(kernel)).expect(kernel);
+            let row = rows.next().expect("a row a launch");
             let words: Vec<&str> = row.split_whitespace().collect();
             assert_eq!(
-                words[2..5],
-                [number.to_string(), "0.5".into(), format!("{until:.1}")],
+                words[1..5],
+                [m, &number.to_string(), "0.5", &format!("{until:.1}")],
                 "{row}"
             );
+            assert!(row.contains(launch["kernel"].as_str().unwrap()), "{row}");
         }
     }
+    assert_eq!(rows.next(), None);
 }
 
-/// Without the option there is no such table, and a product of a single matrix is measured beside it.
+/// Without the option there is no such table. A product of a single matrix is one launch.
 #[test]
 fn products_and_layers_are_measured() {
     let layer = "8 experts of 256 x 512, top 2, softmax renormalised, silu";
     let ran = on_driver(&["bench", "--backend", "cuda", "--experts", layer, "--m", "1"]);
-    assert!(ran.out.contains("1.0 (") && !ran.out.contains("each launch"), "{}", ran.out);
+    assert!(ran.out.contains(" 1.0 (") && !ran.out.contains("each launch"), "{}", ran.out);
     let shape = ["--scheme", "ct_w4a16", "--shape", "256x256", "--m", "1,8"];
     let ran = on_driver(&[&["bench", "--backend", "cuda"], &shape[..]].concat());
-    assert_eq!(ran.out.matches("ct_w4a16").count(), 2, "{}", ran.out);
+    for m in ["1", "8"] {
+        let measured = |row: &&str| {
+            let words: Vec<&str> = row.split_whitespace().collect();
+            words.first() == Some(&"ct_w4a16") && words.contains(&m) && words.contains(&"0.50")
+        };
+        assert_eq!(ran.out.lines().filter(measured).count(), 1, "M = {m}\n{}", ran.out);
+    }
 }
 
 /// Layers are tuned for M rounded up, 43 to 48, unless that many tokens work in another way than those that were asked about: 42

@@ -55,7 +55,7 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
         ("sim ct_w4a16 --target sm_90a --m 0", 2, "--m"),
         ("bench --backend sim:sm_90a", 1, "has no time"),
         ("bench --backend sim:sm_90a --plot x.svg", 1, "add `--backend cpu`"),
-        ("bench --backend cpu --experts qwen3_30b --launches", 1, "--launches is of a GPU"),
+        ("bench --backend cpu --experts qwen3_30b --launches", 1, "add `--backend cuda`"),
         ("bench --launches", 2, "--experts <LAYER>"),
     ] {
         let ran = run(line);

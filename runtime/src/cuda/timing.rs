@@ -56,8 +56,25 @@ pub fn time(
     mut call: impl FnMut(usize, &Stream) -> Result<(), CudaError>,
 ) -> Result<Timing, CudaError> {
     let graph = captured(stream, copies, &mut call)?;
-    let [timing] = replayed(stream, copies, [graph])?;
-    Ok(timing)
+    let mut timings = replayed(stream, copies, vec![graph])?;
+    Ok(timings.remove(0))
+}
+
+/// As [`time`], of so many different calls; `call` is told first which of them it queues. Replays alternate, so that all calls meet
+/// the same clocks of the device.
+///
+/// # Errors
+/// As [`time`].
+pub fn time_each(
+    stream: &Stream,
+    copies: usize,
+    calls: usize,
+    mut call: impl FnMut(usize, usize, &Stream) -> Result<(), CudaError>,
+) -> Result<Vec<Timing>, CudaError> {
+    let graphs =
+        (0..calls).map(|of| captured(stream, copies, &mut |copy, stream| call(of, copy, stream)));
+    let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
+    replayed(stream, copies, graphs)
 }
 
 /// A graph of a call a copy, each of which has been called before.
@@ -74,13 +91,13 @@ fn captured(
 }
 
 /// The timings of graphs that are replayed in turns: what changes the clocks of the device changes those of all alike.
-fn replayed<const N: usize>(
+fn replayed(
     stream: &Stream,
     copies: usize,
-    mut graphs: [Graph; N],
-) -> Result<[Timing; N], CudaError> {
+    mut graphs: Vec<Graph>,
+) -> Result<Vec<Timing>, CudaError> {
     let (start, end) = (Event::new(stream.context())?, Event::new(stream.context())?);
-    let mut replays = [const { Vec::new() }; N];
+    let mut replays = vec![Vec::new(); graphs.len()];
     for replay in 0..WARM_UP + REPLAYS {
         for (graph, replays) in graphs.iter_mut().zip(&mut replays) {
             start.record(stream)?;
@@ -92,7 +109,7 @@ fn replayed<const N: usize>(
             }
         }
     }
-    Ok(replays.map(|replays| Timing::new(replays, copies)))
+    Ok(replays.into_iter().map(|replays| Timing::new(replays, copies)).collect())
 }
 
 /// A call's time as it is, and with overlapping launches.
@@ -113,10 +130,10 @@ pub fn time_both(
     copies: usize,
     mut call: impl FnMut(usize, &Stream, bool) -> Result<(), CudaError>,
 ) -> Result<Timings, CudaError> {
-    let [serial, overlapped] = [false, true]
-        .map(|overlap| captured(stream, copies, &mut |copy, stream| call(copy, stream, overlap)));
-    let [serial, overlapped] = replayed(stream, copies, [serial?, overlapped?])?;
-    Ok(Timings { serial, overlapped })
+    let each = |of, copy, stream: &Stream| call(copy, stream, of == 1);
+    let mut timings = time_each(stream, copies, 2, each)?;
+    let overlapped = timings.remove(1);
+    Ok(Timings { serial: timings.remove(0), overlapped })
 }
 
 impl Clock<CudaError> for Cuda {

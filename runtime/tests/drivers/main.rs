@@ -7,7 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use quantloom_runtime::{cuda, hip};
@@ -70,8 +70,6 @@ impl Bench {
     fn new(backend: &'static Backend) -> Self {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("drivers").join(backend.name);
         let _ = std::fs::remove_dir_all(&folder);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/fake");
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         for (name, files) in backend.folders {
             let folder = folder.join(name);
             std::fs::create_dir_all(&folder).unwrap();
@@ -81,13 +79,7 @@ impl Bench {
                     std::fs::write(out, "no library").unwrap();
                     continue;
                 }
-                let mut command = Command::new(&rustc);
-                command.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-o"]);
-                command.arg(&out).arg(source.join(backend.source));
-                command.args(flags.iter().flat_map(|flag| ["--cfg", flag]));
-                let output = command.output().unwrap();
-                let words = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "{words}");
+                quantloom_tests::driver::compile(backend.source, flags, &out);
             }
         }
         Self { backend, folder }

@@ -11,11 +11,11 @@ use quantloom::device::Device;
 use quantloom::dsl::experts::ExpertLayer;
 use quantloom::runtime::backend::Backend;
 use quantloom::runtime::cpu::CpuDevice;
-use quantloom::runtime::cuda::timing::time_both;
+use quantloom::runtime::cuda::timing::time_each;
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::element::ValuesMut;
-use quantloom::runtime::experts::{ExpertCall, ExpertOp, Routed};
-use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer};
+use quantloom::runtime::experts::{ExpertCall, Routed};
+use quantloom::runtime::gpu::{GpuDevice, GpuExpertLayer, PlanKey, RoutedBy};
 use quantloom::runtime::op::Workspace;
 use quantloom_tools::cuda::ReadRoofline;
 use quantloom_tools::cuda::random::random_word;
@@ -67,7 +67,7 @@ impl Cell {
 
 pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -> Result<bool> {
     if arguments.launches && matches!(device, Device::Cpu(_)) {
-        bail!("--launches is of a GPU: a call on the CPU has none");
+        bail!("--launches is of an NVIDIA GPU: add `--backend cuda`");
     }
     let names: Vec<&str> = match arguments.schemes.as_slice() {
         [] => vec![USUAL],
@@ -229,24 +229,28 @@ fn on_cuda(
             prepared.tensors(&call)
         });
         let mut tensors = tensors.collect::<Result<Vec<_>, _>>()?;
-        let mut until = |launches: usize| {
-            time_both(stream, CALLS, |call, _, overlap| {
-                prepared.queue_first(launches, &mut tensors[call], overlap)
-            })
-        };
-        let times = until(usize::MAX)?;
-        let measured = if arguments.launches { prepared.kernels(tokens).len() } else { 0 };
-        let until = (1..=measured).map(|launches| Ok(until(launches)?.overlapped.microseconds));
-        let until = until.collect::<Result<Vec<f64>>>()?;
+        let (element, routed) = (x.values().format(), RoutedBy::Chosen);
+        let key = PlanKey { element, output: element, tokens: tokens as u64, routed, shared: None };
+        let plan = prepared.plan(key)?;
+        let launches = if arguments.launches { tensors[0].launches() } else { 0 };
+        // All launches, one after another and overlapping; then overlapping ones of each smaller number.
+        let calls = 2 + launches.saturating_sub(1);
+        let timings = time_each(stream, CALLS, calls, |of, call, _| {
+            let launches = if of < 2 { usize::MAX } else { of - 1 };
+            prepared.queue_first(launches, &mut tensors[call], of > 0)
+        })?;
+        let times: Vec<f64> = timings.iter().map(|timing| timing.microseconds).collect();
+        let [serial, time, ref parts @ ..] = times[..] else { bail!("nothing was measured") };
+        let until = parts.iter().chain((launches > 0).then_some(&time)).copied().collect();
         let floor = floors.time((experts * bytes) as u64)?;
         done(Cell {
             scheme: weights.scheme.name.clone(),
             tokens,
-            kernels: prepared.kernels(tokens),
+            kernels: plan.steps().iter().map(|step| step.kernel.to_string()).collect(),
             experts,
             bytes: experts * bytes,
-            time: times.overlapped.microseconds,
-            serial: Some(times.serial.microseconds),
+            time,
+            serial: Some(serial),
             floor: floor.overlapped.microseconds,
             until,
         });
@@ -300,13 +304,20 @@ fn show_launches(cells: &[Cell]) -> Result<()> {
     print_line(format_args!("\nwhat each launch adds, microseconds"))?;
     print_line(rows)?;
     print_line(
-        "until its end: of calls that end after the launch, with programmatic launch; adds: the difference to \
-         the launch before, with what the next one would hide of its end",
+        "until its end: of calls that end after the launch, one call after another, with programmatic launch; \
+         adds: the difference to the launch before, which may be below 0: the next call's first launch hides \
+         other parts of other ends",
     )
 }
 
 fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Value {
-    let launch = |(kernel, until, adds): (&str, f64, f64)| json!({ "kernel": kernel, "microseconds": adds, "microseconds_until_its_end": until });
+    let launch = |(kernel, until, adds): (&str, f64, f64)| {
+        json!({
+            "kernel": kernel,
+            "microseconds_added": adds,
+            "microseconds_until_its_end": until,
+        })
+    };
     let cell = |cell: &Cell| {
         json!({
             "scheme": cell.scheme,
@@ -317,7 +328,7 @@ fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Val
             "experts_met": cell.experts,
             "bytes": cell.bytes,
             "kernels": cell.kernels,
-            "launches": cell.launches().map(launch).collect::<Vec<_>>(),
+            "launches": (!cell.until.is_empty()).then(|| cell.launches().map(launch).collect::<Vec<_>>()),
         })
     };
     json!({
@@ -331,7 +342,7 @@ fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Val
 mod tests {
     use super::*;
 
-    /// A call's launches add up to the time until the end of the last one.
+    /// A launch adds the difference of the times until its end and until that of the one before.
     #[test]
     fn what_launches_add_is_the_difference_of_times() {
         let kernels = ["order", "gate_up", "down"].map(str::to_owned).to_vec();
@@ -343,9 +354,11 @@ mod tests {
         assert_eq!(cell.launches().collect::<Vec<_>>(), expected);
         let layer = "8 experts of 64 x 32, top 2, softmax, silu".parse().expect("a layer");
         let measured = &as_json(&layer, "cuda", std::slice::from_ref(&cell))["results"][0];
-        assert_eq!(measured["launches"][1]["microseconds"], 27.5);
+        assert_eq!(measured["launches"][1]["microseconds_added"], 27.5);
         cell.until.clear();
         assert_eq!(cell.launches().count(), 0);
+        let unmeasured = as_json(&layer, "cuda", std::slice::from_ref(&cell));
+        assert!(unmeasured["results"][0]["launches"].is_null());
     }
 
     #[test]

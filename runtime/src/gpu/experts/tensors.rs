@@ -72,7 +72,8 @@ impl<E: Executor> GpuExpertLayer<E> {
         self.queue_first(usize::MAX, tensors, overlap)
     }
 
-    /// As [`Self::queue`], of the first `launches` launches alone, to measure what each of them adds. The last one writes y.
+    /// As [`Self::queue`], of the first `launches` launches alone, to measure what each of them adds. Only the last launch of a call
+    /// writes y: with fewer than all y stays as it was, with more than there are all are queued.
     ///
     /// # Errors
     /// What the device says.

@@ -304,7 +304,8 @@ pub unsafe fn launch(
     parameters: *const *const u8,
 ) -> Result {
     let (module, kernel, most) = state.functions[&(function as usize)].clone();
-    if shared > most || block[0] > 1024 || (block[1], block[2]) != (1, 1) {
+    let in_grid = grid[0] > 0 && grid[1..].iter().all(|blocks| (1..=65_535).contains(blocks));
+    if shared > most || block[0] > 1024 || (block[1], block[2]) != (1, 1) || !in_grid {
         return INVALID_VALUE;
     }
     let bytes = signature(&kernel).iter().enumerate();
