@@ -14,7 +14,7 @@ use crate::ran::{Ran, quantloom_with};
 static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("driver");
     std::fs::create_dir_all(&folder).unwrap();
-    quantloom_tests::driver::compile("libcuda.rs", &["whole"], &folder.join("libcuda.so.1"));
+    quantloom_tests::driver::compile("libcuda.rs", &[], &folder.join("libcuda.so.1"));
     folder
 });
 
