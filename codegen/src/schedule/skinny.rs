@@ -25,15 +25,12 @@ mod choice;
 mod group_columns;
 mod own_operand;
 mod params;
+mod weights;
 
-use crate::ir::{
-    Address, Binary, Builder, Cache, Extent, Kernel, LaunchConfig, Mask, Op, Operand, Reg, Special,
-    Type, Uniformity,
-};
+use crate::ir::{Builder, Extent, Kernel, LaunchConfig, Op, Operand, Reg, Special};
 
 use super::activation::ActivationProblem;
 use super::buffers::ProductBuffers;
-use super::chunk::{chunk_words, loads, planes, tile_words, width};
 use super::combined::{CombinedBlock, ExpertsOfToken};
 use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, StepOfA, steps};
@@ -52,7 +49,8 @@ use super::weights_prefetch::WeightsPrefetch;
 use activation::Activation;
 use group_columns::GroupColumns;
 use own_operand::OwnOperand;
-use params::{LaneParams, TileParams};
+use params::TileParams;
+use weights::{InFlight, LaneWeights, masked};
 
 pub use choice::SkinnyTile;
 
@@ -70,18 +68,7 @@ struct Skinny<'p> {
     lane: Operand,
     warp: Operand,
     place: Place,
-    /// Per tile of rows, this lane's first word of codes of each plane.
-    codes: Vec<Vec<Operand>>,
-    /// The group parameters that the product has: scales, zero points, corrections.
-    params: Vec<LaneParams>,
-}
-
-/// The registers for one k-tile, filled by loads in flight.
-struct InFlight {
-    /// Per tile and chunk, the codes, plane by plane.
-    codes: Vec<Vec<Vec<Reg>>>,
-    /// Per group parameter and tile, the words of its values.
-    params: Vec<Vec<Vec<Reg>>>,
+    weights: LaneWeights<'p>,
 }
 
 /// Writes the kernel; the choices are valid.
@@ -241,72 +228,9 @@ impl<'p> Skinny<'p> {
     ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let place = place(b, warp);
-        let (codes, params) = (Vec::new(), Vec::new());
         let groups = GroupColumns::of(main, tile.tokens);
-        let mut this =
-            Self { main, x_fragment, tile, groups, io, operand, lane, warp, place, codes, params };
-        this.place_tiles(b);
-        this
-    }
-
-    /// Computes where this lane's codes and group parameters of each tile begin. The distance of
-    /// consecutive tiles of one matrix is a constant; in a ragged last block, tiles beyond the last are
-    /// computed again and not stored.
-    fn place_tiles(&mut self, b: &mut Builder) {
-        let (main, tile) = (self.main, self.tile);
-        let first = b.mul(self.place.block, tile.row_tiles);
-        let ragged = !main.problem.grid_row_tiles().is_multiple_of(tile.row_tiles);
-        b.comment("this lane's codes, and the numbers of its rows");
-        let apart = ragged || self.place.matrix.together > 1;
-        let tiles = if apart { tile.row_tiles } else { 1 };
-        let numbers = (0..tiles).map(|r| {
-            let number = b.add(first, r);
-            let (number, matrix) = self.place.matrix.tile(b, number);
-            let number = if ragged {
-                b.binary(Binary::Min, number, main.problem.row_tiles() - 1)
-            } else {
-                number
-            };
-            (number, matrix)
-        });
-        let numbers: Vec<(Operand, Matrix)> = numbers.collect();
-        let holder = main.lanes().a.holder.of(b, self.lane);
-        let lanes = planes(main.problem).map(|(_, words)| b.mul(holder, words));
-        let lanes: Vec<Operand> = lanes.collect();
-        let matrix_words = tile_words(main.problem) * main.problem.row_tiles();
-        let place = |(number, matrix): &(Operand, Matrix)| {
-            let matrix = matrix.first_word(b, matrix_words);
-            let place = |lane: &Operand| {
-                let word = b.mad(*number, tile_words(main.problem), *lane);
-                b.add(word, matrix)
-            };
-            lanes.iter().map(place).collect()
-        };
-        self.codes = numbers.iter().map(place).collect();
-        for (of, buffer) in self.io.group_params(main.problem) {
-            let own = of.lane_word(b, main, self.lane);
-            // Tiles that share a number have no constant distance.
-            let further = if of.rows > 1 && !apart { tile.row_tiles } else { 1 };
-            let tiles = numbers.iter().flat_map(|&number| (0..further).map(move |r| (number, r)));
-            let tiles = tiles.map(|((number, matrix), r)| {
-                let number = b.add(number, r);
-                let word = of.tile_word(b, main.problem, number);
-                let word = b.add(word, own);
-                let matrix = matrix.first_word(b, of.matrix_words(main.problem));
-                b.add(word, matrix)
-            });
-            let tiles = tiles.collect();
-            let shift = of.lane_shift(b, main, self.lane);
-            self.params.push(LaneParams { of, buffer, tiles, shift });
-        }
-    }
-
-    /// The start of a tile, and the constant offset from there.
-    fn tile_start<T: Copy>(starts: &[T], tile: usize, apart: u32) -> (T, u32) {
-        match starts {
-            [first] => (*first, tile as u32 * apart),
-            starts => (starts[tile], 0),
-        }
+        let weights = LaneWeights::place(b, (main, tile), (&io, lane), (place.block, place.matrix));
+        Self { main, x_fragment, tile, groups, io, operand, lane, warp, place, weights }
     }
 
     fn write(&self, b: &mut Builder) {
@@ -315,9 +239,9 @@ impl<'p> Skinny<'p> {
         }
         let (start, end) = self.k_tiles_of_warp(b);
         b.comment("weights of the first k-tile: constant, so before earlier kernels end");
-        let flight = self.in_flight(b);
+        let flight = self.weights.in_flight(b);
         let some = b.less(start, end);
-        self.load(b, &flight, start, some);
+        self.weights.load(b, &flight, start, some);
         let multiply = |b: &mut Builder| self.write_product(b, &flight, (start, end, some));
         match self.place.search {
             Some(search) => {
@@ -391,7 +315,9 @@ impl<'p> Skinny<'p> {
             let more = b.less(following, end);
             let used = |b: &mut Builder, tile| {
                 if self.tile.interleaved {
-                    b.when(more, |b| self.load_tile(b, flight, tile, following, true.into()));
+                    b.when(more, |b| {
+                        self.weights.load_tile(b, flight, tile, following, true.into())
+                    });
                 }
             };
             match &sums {
@@ -406,7 +332,7 @@ impl<'p> Skinny<'p> {
             b.comment("what is left of the next k-tile");
             b.when(more, |b| {
                 if !self.tile.interleaved {
-                    self.load(b, flight, following, true.into());
+                    self.weights.load(b, flight, following, true.into());
                 }
                 x.load(b, self, &words, following, true.into());
             });
@@ -501,79 +427,6 @@ impl<'p> Skinny<'p> {
         (start, end)
     }
 
-    fn in_flight(&self, b: &mut Builder) -> InFlight {
-        let (tiles, chunks) = (self.tile.row_tiles, self.main.k_tile_chunks());
-        let words = self.main.problem.lane_words();
-        let codes = |b: &mut Builder| b.array("codes", Type::U32, words, Uniformity::Varying);
-        let codes = (0..tiles).map(|_| (0..chunks).map(|_| codes(b)).collect()).collect();
-        let mut numbers = |of: &LaneParams| {
-            let words = of.of.lane_words(self.main);
-            let tile = |_| b.array("numbers", Type::U32, words, Uniformity::Varying);
-            (0..tiles).map(tile).collect()
-        };
-        let params = self.params.iter().map(&mut numbers).collect();
-        InFlight { codes, params }
-    }
-
-    /// Loads the codes and group parameters of a k-tile, if the k-tile exists.
-    fn load(&self, b: &mut Builder, flight: &InFlight, k_tile: Operand, there: Operand) {
-        for tile in 0..flight.codes.len() {
-            self.load_tile(b, flight, tile, k_tile, there);
-        }
-    }
-
-    /// [`Self::load`] for one tile of rows.
-    fn load_tile(
-        &self,
-        b: &mut Builder,
-        flight: &InFlight,
-        tile: usize,
-        k_tile: Operand,
-        there: Operand,
-    ) {
-        for (chunk, words) in (0..).zip(&flight.codes[tile]) {
-            self.load_codes(b, words, (tile, chunk), k_tile, there);
-        }
-        for (of, tiles) in self.params.iter().zip(&flight.params) {
-            of.load(b, self, (tile, &tiles[tile]), k_tile, there);
-        }
-    }
-
-    /// Loads one chunk of one tile: of each plane, this lane's words.
-    fn load_codes(
-        &self,
-        b: &mut Builder,
-        words: &[Reg],
-        (tile, chunk): (usize, u32),
-        k_tile: Operand,
-        there: Operand,
-    ) {
-        let (main, chunks) = (self.main, self.main.problem.chunks());
-        let (starts, ahead) = match &self.codes[..] {
-            [first] => (first, tile as u32 * tile_words(main.problem)),
-            starts => (&starts[tile], 0),
-        };
-        let mask = if chunks.is_multiple_of(main.k_tile_chunks()) {
-            there
-        } else {
-            // The last k-tile is short: missing chunks are multiplied with zeros of x.
-            let number = b.mad(k_tile, main.k_tile_chunks(), chunk);
-            let inside = b.less(number, chunks);
-            b.both(there, inside)
-        };
-        let mut words = words;
-        for ((first, plane), start) in planes(main.problem).zip(starts) {
-            let at = b.mad(k_tile, main.k_tile_chunks() * chunk_words(main.problem), *start);
-            let from = Address::new(self.io.codes, at);
-            let from = from.plus(ahead + chunk * chunk_words(main.problem) + first);
-            for (vector, count) in loads(plane) {
-                let (own, after) = words.split_at(count as usize);
-                b.load_into(own, from.plus(vector), width(count), masked(mask), Cache::Stream);
-                words = after;
-            }
-        }
-    }
-
     fn token_tiles(&self) -> u32 {
         self.tile.tokens.div_ceil(self.main.token_tile())
     }
@@ -637,9 +490,4 @@ impl<'p> Skinny<'p> {
             used(b, tile);
         }
     }
-}
-
-/// A mask, unless it is always true.
-fn masked(there: Operand) -> Option<Mask> {
-    (there != Operand::Pred(true)).then(|| Mask::or_zero(there))
 }

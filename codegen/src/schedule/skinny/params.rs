@@ -1,10 +1,12 @@
 //! Group parameters in registers: where a lane reads them, and what a tile of rows makes of them.
 
-use super::{InFlight, Skinny, masked};
+use super::Skinny;
+use super::weights::{InFlight, LaneWeights, masked};
 use crate::ir::{Address, BufferId, Builder, Cache, MatrixScale, Operand, Reg};
 use crate::schedule::chunk::width;
 use crate::schedule::dequantise::{Scales, Zeros};
 use crate::schedule::group_params::{GroupParams, LaneLevels, LaneNumbers};
+use crate::schedule::mapping::MainLoop;
 use crate::schedule::sums::SegmentScales;
 
 /// One group parameter, and where this lane reads its values.
@@ -25,7 +27,7 @@ pub(super) struct TileParams<'d, 'p> {
 
 impl TileParams<'_, '_> {
     fn of(&self, buffer: Option<BufferId>) -> Option<(&LaneParams, &[Reg])> {
-        let mut all = self.skinny.params.iter().zip(&self.flight.params);
+        let mut all = self.skinny.weights.params.iter().zip(&self.flight.params);
         let (of, tiles) = all.find(|(of, _)| Some(of.buffer) == buffer)?;
         Some((of, &tiles[self.tile]))
     }
@@ -95,15 +97,14 @@ impl LaneParams {
     pub(super) fn load(
         &self,
         b: &mut Builder,
-        skinny: &Skinny<'_>,
+        main: &MainLoop<'_>,
         (tile, words): (usize, &[Reg]),
         k_tile: Operand,
         there: Operand,
     ) {
-        let main = skinny.main;
         let [_, apart] = self.of.words(main.problem);
         let k_tile = self.of.k_tile_word(b, main, k_tile);
-        let (start, ahead) = Skinny::tile_start(&self.tiles, tile, apart);
+        let (start, ahead) = LaneWeights::tile_start(&self.tiles, tile, apart);
         let at = b.add(k_tile, start);
         // Values shared by several rows have no alignment: word by word.
         let most = if self.of.rows > 1 { 1 } else { 4 };
