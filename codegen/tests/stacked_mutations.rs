@@ -4,7 +4,9 @@
 use crate::kernels::mutation::{OpLocation, gone, keep_unpaired, leave_unused, mutate};
 use crate::kernels::stacked::{RandomStack, Routing};
 use crate::kernels::tiles::{SKINNY, TILE};
-use quantloom_codegen::ir::{Binary, Compare, Kernel, Op, Operand, Ternary, verify};
+use quantloom_codegen::ir::{
+    Binary, Compare, Kernel, Op, Operand, Shuffle, Ternary, Unary, verify,
+};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
 use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack};
@@ -311,6 +313,20 @@ const OF_COMBINED: &[(&str, Mutation)] = &[
         if let Op::Ternary { op: Ternary::Fma, dst, .. } = op {
             seen.fused = Some((*dst).into());
         }
+    }),
+    ("weights of a wrong guess are kept", |_, _, op| {
+        if let Op::Unary { op: Unary::NotPred, dst, .. } = op {
+            *op = Op::Copy { dst: *dst, a: false.into() };
+        }
+    }),
+    ("later weights are those of the guess", |seen, _, op| match op {
+        Op::Shuffle { dst, op: Shuffle::Index, .. } => seen.matrix = Some((*dst).into()),
+        Op::Select { dst, a, .. } if Some(*a) == seen.matrix => seen.expert = Some((*dst).into()),
+        Op::Binary { op: Binary::Sub, dst, b, .. } if Some(*b) == seen.expert => {
+            seen.fused = Some((*dst).into());
+        }
+        Op::Ternary { op: Ternary::Mad, a, .. } if Some(*a) == seen.fused => *a = 0u32.into(),
+        _ => {}
     }),
     ("shared experts of the row beside", |_, location, op| {
         if let Op::Load { from, .. } = op

@@ -254,6 +254,9 @@ fn memory() {
         c.b.load(Address::new(c.x, c.lane), Width::B32);
         c.b.push(Op::GridWait);
     });
+    refused("Unavailable", plain, "sm_80", |c| {
+        c.b.guess(Address::new(c.x, 0u32));
+    });
     refused("BeforeGridWait", early, SM, |c| {
         let some = c.b.less(c.lane, 7u32);
         c.b.when(some, |b| b.push(Op::GridWait));

@@ -73,7 +73,7 @@
 //!
 //! **Programmatic dependent launch.** With [`LaunchConfig::programmatic`] the grid may start while
 //! earlier grids still run: before [`Op::GridWait`] it may access only buffers with
-//! [`Access::Constant`].
+//! [`Access::Constant`], and guess words of others ([`Op::Guess`]).
 //!
 //! **Program points.** Statement number i is the i-th in depth-first order of the body, `then`
 //! before `otherwise`, `test` before `body`, roles in order, counted from 0, comments included.

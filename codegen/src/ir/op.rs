@@ -265,6 +265,17 @@ pub enum Op {
         /// Threads that access memory; all if `None`.
         mask: Option<Operand>,
     },
+    /// dst = what a 32-bit global word is, or was, or anything: earlier grids may be writing the word, and nothing orders the
+    /// read after them. Allowed before [`Op::GridWait`]. For work that may begin early if the guess proves right; the program has to
+    /// be correct whatever each lane gets. Result: varying.
+    Guess {
+        /// Result, u32; 0 in threads that do not guess.
+        dst: Reg,
+        /// The word, inside its buffer where the mask is true.
+        from: Address,
+        /// Threads that guess; all if `None`.
+        mask: Option<Operand>,
+    },
     /// Reads, changes and writes a 32-bit word atomically; dst = the old value.
     Atomic {
         /// Result; `None` if it is not used.

@@ -219,6 +219,13 @@ impl Op {
                 let from = memory(from, Read, 0, Constant("a prefetch needs a constant buffer"));
                 row(Class::GlobalLoad, Base, "prefetch {}", [from]).masked(*mask)
             }
+            Self::Guess { dst, from, mask } => {
+                let from = memory(from, Read, 4, Global("what is guessed"));
+                let parts = [write(Is(U32), dst), from];
+                row(Class::GlobalLoad, Feature::GridDependency, "{} = guess {}", parts)
+                    .masked(*mask)
+                    .result(Fixed(Varying))
+            }
             Self::Atomic { dst, op, at, value, order, scope } => {
                 let form = if dst.is_some() { "{} = " } else { "{}" };
                 let (at, value) = (memory(at, Atomic, 4, Anywhere), read("value", Is(U32), value));

@@ -5,6 +5,10 @@
 //! matrix its weights come from and whose row of h is its x. The sums of an expert are finished with the constants of
 //! that expert (per-channel scales, bias, the scale of h), then added in the order of choice, by one fused multiply-add
 //! with the router weight each: what the kernel `combine` makes of parts in f32.
+//!
+//! With programmatic launch a warp loads its first weights before the first product has ended, by a guess of its expert: see
+//! `skinny::early_weights`. It then reads its row of h together with the id, so that rows of pairs whose expert is elsewhere have to be
+//! written as well (first products write 0 there); nothing depends on what they hold.
 
 use quantloom_dsl::BufferRole;
 
@@ -14,9 +18,9 @@ use super::experts::elements::Elements;
 use super::order::{NONE, OrderArray, OrderWords};
 use super::participants::Participants;
 use super::rows::TokenRows;
-use super::stack::{Matrix, Stack};
+use super::stack::{GuessedMatrix, Matrix, Stack};
 use crate::ir::{
-    Access, Address, BufferId, Builder, Cache, Extent, Mask, Op, Operand, ParameterId, SharedId,
+    Access, Address, BufferId, Builder, Cache, Extent, Mask, Operand, ParameterId, SharedId,
     Special, Ternary, Type, Width, Word,
 };
 
@@ -51,20 +55,14 @@ impl CombinedBlock {
             .map_or(0, |stack| (1 + u32::from(stack.weighted)) * stack.top_k.next_multiple_of(4))
     }
 
-    /// Sets the grid, of M tokens and blocks of rows, and finds the block's place. With programmatic launch the kernel
-    /// waits here for those before it, since ids decide what a block reads.
+    /// Sets the grid, of M tokens and blocks of rows, and finds the block's place.
     pub(super) fn begin(
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
         ((m, n), row_blocks): ((ParameterId, u32), u32),
-        programmatic: bool,
     ) -> Self {
         b.grid([Extent::Parameter(m), Extent::Constant(row_blocks), Extent::Constant(1)]);
         let [token, row_block] = [0, 1].map(|axis| b.special(Special::Block(axis)));
-        if programmatic {
-            b.push(Op::GridWait);
-            b.push(Op::GridLaunch);
-        }
         let words = order.words(b);
         let shared = stack.shared.map(|own| {
             let (of, shape) = (Elements::of(own, 1), [Extent::Parameter(m), Extent::Constant(n)]);
@@ -76,6 +74,13 @@ impl CombinedBlock {
     /// The pair of the token's choice with a number.
     pub(super) fn pair(&self, b: &mut Builder, choice: Operand) -> Operand {
         b.mad(self.token, self.stack.top_k, choice)
+    }
+
+    /// What a pair's expert probably is, before earlier kernels have ended.
+    pub(super) fn guess(&self, b: &mut Builder, pair: Operand) -> GuessedMatrix {
+        let id = b.guess(self.words.expert_of(pair));
+        let (there, matrix) = self.matrix(b, id);
+        GuessedMatrix { matrix, there }
     }
 
     /// Whether a pair has an expert here, and that expert's matrix, or matrix 0. Only pairs for which `there` is true
@@ -90,6 +95,11 @@ impl CombinedBlock {
             (there != Operand::Pred(true)).then_some(Mask { condition: there, fill: NONE.into() });
         let from = self.words.expert_of(pair);
         let id = b.load_as(Type::U32, from, Width::B32, mask, Cache::Default)[0];
+        self.matrix(b, id.into())
+    }
+
+    /// Whether an expert is here, and its matrix, or matrix 0.
+    fn matrix(&self, b: &mut Builder, id: Operand) -> (Operand, Matrix) {
         let here = b.less(id, self.stack.experts);
         let number = b.select(here, id, 0u32);
         (here, Matrix { number: Some(number), together: 1 })

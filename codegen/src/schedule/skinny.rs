@@ -22,6 +22,7 @@
 
 mod activation;
 mod choice;
+mod early_weights;
 mod group_columns;
 mod own_operand;
 mod params;
@@ -41,12 +42,13 @@ use super::pair_group::PairSearch;
 use super::participants::Participants;
 use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
-use super::stack::Matrix;
+use super::stack::{GuessedMatrix, Matrix};
 use super::sums::{SegmentScales, Summing};
 use super::table::Table;
 use super::unscheduled::Unscheduled;
 use super::weights_prefetch::WeightsPrefetch;
 use activation::Activation;
+use early_weights::{EarlyWeights, FirstWeights};
 use group_columns::GroupColumns;
 use own_operand::OwnOperand;
 use params::TileParams;
@@ -69,6 +71,8 @@ struct Skinny<'p> {
     warp: Operand,
     place: Place,
     weights: LaneWeights<'p>,
+    /// The first weights, where a guess has loaded them before.
+    early: Option<FirstWeights>,
 }
 
 /// Writes the kernel; the choices are valid.
@@ -103,13 +107,24 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
     match main.problem.stack.zip(io.order) {
         None => {
             let place = |b: &mut Builder, _| Place::single(b, (&io, tile));
-            Skinny::start(&mut b, (main, x_fragment), (tile, read), place).write(&mut b);
+            Skinny::start(&mut b, (main, x_fragment), (tile, read), (place, None)).write(&mut b);
         }
         Some(experts) if experts.0.combined => {
             let place = ((io.m, main.problem.n), blocks);
-            let block = CombinedBlock::begin(&mut b, experts, place, tile.programmatic);
+            let block = CombinedBlock::begin(&mut b, experts, place);
+            // The second product: ids were complete before the first one began.
+            let early = tile.programmatic.then(|| {
+                let warp = b.special(Special::Warp);
+                let pair = Place::pair_of_warp(&mut b, (main, tile), block, warp);
+                let guess = block.guess(&mut b, pair);
+                tile.load_early(&mut b, main, &io, block.row_block, guess)
+            });
+            if tile.programmatic {
+                b.push(Op::GridWait);
+                b.push(Op::GridLaunch);
+            }
             let place = |b: &mut Builder, warp| Place::combined(b, (main, tile), block, warp);
-            Skinny::start(&mut b, (main, x_fragment), (tile, read), place).write(&mut b);
+            Skinny::start(&mut b, (main, x_fragment), (tile, read), (place, early)).write(&mut b);
         }
         Some(experts) => {
             let shape = (blocks, tile.splits);
@@ -127,12 +142,47 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
             };
             let write = |b: &mut Builder, matrix| {
                 let place = |b: &mut Builder, _| Place::routed(b, tile, (&block, matrix));
-                Skinny::start(b, (main, x_fragment), (tile, read), place).write(b);
+                Skinny::start(b, (main, x_fragment), (tile, read), (place, None)).write(b);
             };
             block.when_in_use(&mut b, write, zeros);
         }
     }
     Ok(b.finish())
+}
+
+impl SkinnyTile {
+    /// Loads the first weights of a guessed matrix, for a block with this number along the rows of w.
+    fn load_early<'p>(
+        self,
+        b: &mut Builder,
+        main: &'p MainLoop<'p>,
+        io: &ProductBuffers,
+        block: Operand,
+        guess: GuessedMatrix,
+    ) -> EarlyWeights<'p> {
+        let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
+        let k_tiles = self.k_tiles_of_warp(b, main, (warp, 0u32.into()));
+        EarlyWeights::load(b, (main, self), (io, lane), (block, guess), k_tiles)
+    }
+
+    /// The k-tiles of a warp: whole ones, distributed evenly over the warps that multiply its matrix, of all blocks
+    /// that split K.
+    fn k_tiles_of_warp(
+        self,
+        b: &mut Builder,
+        main: &MainLoop<'_>,
+        (warp, split): (Operand, Operand),
+    ) -> (Operand, Operand) {
+        let warps = self.warps_of_matrix(main.problem);
+        let parts = self.splits * warps;
+        let k_iters = main.k_iters();
+        let warp = if self.matrices(main.problem) > 1 { b.rem(warp, warps) } else { warp };
+        let part = b.mad(split, warps, warp);
+        let share = b.mul(part, k_iters);
+        let start = b.div(share, parts);
+        let share = b.add(share, k_iters);
+        (start, b.div(share, parts))
+    }
 }
 
 /// The sums over a warp's k-tiles.
@@ -195,6 +245,18 @@ impl Place {
         }
     }
 
+    /// The pair of a warp of a block that combines the experts of a token.
+    fn pair_of_warp(
+        b: &mut Builder,
+        (main, tile): (&MainLoop<'_>, SkinnyTile),
+        block: CombinedBlock,
+        warp: Operand,
+    ) -> Operand {
+        b.comment("this warp's expert of the token");
+        let choice = b.div(warp, tile.warps_of_matrix(main.problem));
+        block.pair(b, choice)
+    }
+
     /// In a block that combines the experts of a token.
     fn combined(
         b: &mut Builder,
@@ -202,9 +264,7 @@ impl Place {
         block: CombinedBlock,
         warp: Operand,
     ) -> Self {
-        b.comment("this warp's expert of the token");
-        let choice = b.div(warp, tile.warps_of_matrix(main.problem));
-        let pair = block.pair(b, choice);
+        let pair = Self::pair_of_warp(b, (main, tile), block, warp);
         let (here, matrix) = block.expert(b, pair, true.into());
         Self {
             block: block.row_block,
@@ -219,30 +279,47 @@ impl Place {
 }
 
 impl<'p> Skinny<'p> {
-    /// The parts of a block, whose place may differ between its warps: `place` gets the warp's number.
+    /// The parts of a block, whose place may differ between its warps: `place` gets the warp's number. Its first weights may be on
+    /// their way.
     fn start(
         b: &mut Builder,
         (main, x_fragment): (&'p MainLoop<'p>, &'p Tokens),
         (tile, (io, operand)): (SkinnyTile, (ProductBuffers, Option<&'p ActivationProblem>)),
-        place: impl FnOnce(&mut Builder, Operand) -> Place,
+        (place, early): (impl FnOnce(&mut Builder, Operand) -> Place, Option<EarlyWeights<'p>>),
     ) -> Self {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let place = place(b, warp);
         let groups = GroupColumns::of(main, tile.tokens);
-        let weights = LaneWeights::place(b, (main, tile), (&io, lane), (place.block, place.matrix));
-        Self { main, x_fragment, tile, groups, io, operand, lane, warp, place, weights }
+        let (weights, early) = match early {
+            Some(early) => {
+                let (weights, first) = early.of(b, place.matrix);
+                (weights, Some(first))
+            }
+            None => {
+                let at = (place.block, place.matrix);
+                (LaneWeights::place(b, (main, tile), (&io, lane), at), None)
+            }
+        };
+        Self { main, x_fragment, tile, groups, io, operand, lane, warp, place, weights, early }
     }
 
     fn write(&self, b: &mut Builder) {
         if self.waits() {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.k_tiles_of_warp(b);
-        b.comment("weights of the first k-tile: constant, so before earlier kernels end");
-        let flight = self.weights.in_flight(b);
-        let some = b.less(start, end);
-        self.weights.load(b, &flight, start, some);
-        let multiply = |b: &mut Builder| self.write_product(b, &flight, (start, end, some));
+        let (start, end) = self.k_tiles(b);
+        let loaded;
+        let (flight, some) = match &self.early {
+            Some(FirstWeights { flight, exists, .. }) => (flight, *exists),
+            None => {
+                b.comment("weights of the first k-tile: constant, so before earlier kernels end");
+                loaded = self.weights.in_flight(b);
+                let some = b.less(start, end);
+                self.weights.load(b, &loaded, start, some);
+                (&loaded, some)
+            }
+        };
+        let multiply = |b: &mut Builder| self.write_product(b, flight, (start, end, some));
         match self.place.search {
             Some(search) => {
                 // The weights are on their way meanwhile.
@@ -293,23 +370,19 @@ impl<'p> Skinny<'p> {
         if programmatic {
             b.push(Op::GridWait);
         }
-        let experts = match self.place.combined {
-            Some((block, _)) => {
-                let of = (&constants, &self.io);
-                block.copy_constants(b, of, (of_rows, tokens), self.participants());
-                Some(block.copy_experts(b, self.participants()))
-            }
-            None => {
-                let first = self.place.rows.number(b, 0u32.into());
-                constants.copy_tokens(b, &self.io, (first, &self.place.rows), self.participants());
-                None
-            }
-        };
+        let copy = |b: &mut Builder| self.copy_after_wait(b, &constants, of_rows);
+        let copied = self.early.is_none().then(|| copy(b));
         if let Some(own) = own {
             own.make(b, self);
         }
         let words = x.in_flight(b, self);
         x.load(b, self, &words, start, some);
+        // Where weights are on their way already, nothing that needs the expert comes before x.
+        let experts = copied.unwrap_or_else(|| copy(b));
+        if let Some(early) = &self.early {
+            let some = b.less(start, end);
+            b.when(early.wrong, |b| self.weights.load(b, flight, start, some));
+        }
         b.for_each(start, end, 1u32, "k_tile", |b, k_tile| {
             let following = b.add(k_tile, 1u32);
             let more = b.less(following, end);
@@ -350,6 +423,27 @@ impl<'p> Skinny<'p> {
             lane: self.lane,
         };
         self.epilogue(b, constants, experts).write(b, &held, None);
+    }
+
+    /// Starts the copies of the block's constants that depend on earlier kernels.
+    fn copy_after_wait(
+        &self,
+        b: &mut Builder,
+        constants: &Constants,
+        rows: RowRange,
+    ) -> Option<ExpertsOfToken> {
+        let by = self.participants();
+        match self.place.combined {
+            Some((block, _)) => {
+                block.copy_constants(b, (constants, &self.io), (rows, self.tile.tokens), by);
+                Some(block.copy_experts(b, by))
+            }
+            None => {
+                let first = self.place.rows.number(b, 0u32.into());
+                constants.copy_tokens(b, &self.io, (first, &self.place.rows), by);
+                None
+            }
+        }
     }
 
     /// Whether the kernel waits for earlier ones after its first weights: a block of an expert layer has waited already.
@@ -406,25 +500,20 @@ impl<'p> Skinny<'p> {
         Participants::block(self.tile.warps)
     }
 
-    /// The k-tiles of this warp: whole ones, distributed evenly over the warps that multiply its matrix, of all blocks
-    /// that split K.
-    fn k_tiles_of_warp(&self, b: &mut Builder) -> (Operand, Operand) {
-        let warps = self.tile.warps_of_matrix(self.main.problem);
-        let parts = self.tile.splits * warps;
-        let k_iters = self.main.k_iters();
-        b.comment("this warp's k-tiles");
-        let split = self.split(b);
-        let warp = if self.place.combined.is_some() { b.rem(self.warp, warps) } else { self.warp };
-        let part = b.mad(split, warps, warp);
-        let share = b.mul(part, k_iters);
-        let start = b.div(share, parts);
-        let share = b.add(share, k_iters);
-        let end = b.div(share, parts);
-        let end = match self.place.combined {
-            Some((_, here)) => b.select(here, end, start),
-            None => end,
+    /// The k-tiles of this warp; none where its expert is not here.
+    fn k_tiles(&self, b: &mut Builder) -> (Operand, Operand) {
+        let (start, end) = match &self.early {
+            Some(early) => early.k_tiles,
+            None => {
+                b.comment("this warp's k-tiles");
+                let split = self.split(b);
+                self.tile.k_tiles_of_warp(b, self.main, (self.warp, split))
+            }
         };
-        (start, end)
+        match self.place.combined {
+            Some((_, here)) => (start, b.select(here, end, start)),
+            None => (start, end),
+        }
     }
 
     fn token_tiles(&self) -> u32 {

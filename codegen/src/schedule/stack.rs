@@ -144,9 +144,26 @@ pub(super) struct Matrix {
     pub(super) together: u32,
 }
 
+/// A matrix that may be the block's: what is known before earlier kernels have ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GuessedMatrix {
+    /// The matrix; one of the stack, whatever was guessed.
+    pub(super) matrix: Matrix,
+    /// Whether the block has an expert at all.
+    pub(super) there: Operand,
+}
+
 impl Matrix {
     /// The only matrix.
     pub(super) const SINGLE: Self = Self { number: None, together: 1 };
+
+    /// By how many numbers the matrix comes after another one of its stack.
+    pub(super) fn after(self, b: &mut Builder, other: Self) -> Operand {
+        match (self.number, other.number) {
+            (Some(number), Some(other)) => b.sub(number, other),
+            _ => 0u32.into(),
+        }
+    }
 
     /// The first word of the matrix in a buffer with `words` words a matrix.
     pub(super) fn first_word(self, b: &mut Builder, words: u32) -> Operand {

@@ -25,6 +25,7 @@ mod count;
 mod exchange;
 mod fault;
 mod global;
+mod guess;
 mod half;
 mod lanes;
 mod lower;

@@ -140,6 +140,7 @@ impl<const L: usize> Warp<L> {
                 self.resolve(state, from, (word, 1), live)?;
                 self.check_access_mode(state, from.space, live, &[Access::Constant], "prefetches")?;
             }
+            Op::Guess { dst, from, mask } => self.guess(state, point, (*dst, from), *mask)?,
             Op::Atomic { dst, op, at, value, order, scope } => {
                 self.atomic(state, point, (*dst, *op, at), *value, (*order, *scope))?;
             }

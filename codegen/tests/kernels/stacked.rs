@@ -280,10 +280,14 @@ impl RandomStack {
             let contents = match self.stack.product {
                 ExpertProduct::GateUp => Contents::from_bytes(bytes.clone()),
                 // Rows of slots; those of slots without a pair were never written. Tensor copies read all of a
-                // token block, which in a layer are 0.
+                // token block, which in a layer are 0. Kernels that guess a pair's expert read the row before they
+                // know that the expert is elsewhere: such rows are written too, and NaN shows who uses them.
                 ExpertProduct::Down => {
                     let copied = kernel.tensors.iter().any(|map| map.name == "x_map");
-                    let mut contents = Contents::poison(row * of_slots.len());
+                    let mut contents = match kernel.to_string().contains(" = guess ") {
+                        true => Contents::from_bytes(vec![0xff; row * of_slots.len()]),
+                        false => Contents::poison(row * of_slots.len()),
+                    };
                     let used = order.words()[0] * slots;
                     if copied {
                         contents.set(0, &vec![0; row * used as usize]);

@@ -3,7 +3,7 @@
 use super::Writer;
 use super::memory::scope;
 use crate::emit::walk::Dialect;
-use crate::ir::{Body, Op, Operand, Reg, Role};
+use crate::ir::{Body, Mask, Op, Operand, Reg, Role};
 
 impl Dialect for Writer<'_> {
     const SIGIL: &'static str = "$";
@@ -35,6 +35,15 @@ impl Dialect for Writer<'_> {
                 let at = self.address(*from);
                 if let Some(guard) = self.guard(*mask) {
                     self.line(&format!("{guard}prefetch.global.L2 [{at}];"));
+                }
+            }
+            Op::Guess { dst, from, mask } => {
+                let at = self.address(*from);
+                let mask = mask.map(Mask::or_zero);
+                if let Some(guard) = self.fill(&[*dst], mask) {
+                    // Past the first level of cache, which would keep the word for reads after the wait.
+                    let dst = self.reg(*dst);
+                    self.line(&format!("{guard}ld.relaxed.gpu.global.b32 {dst}, [{at}];"));
                 }
             }
             Op::Atomic { dst, op, at, value, order, scope } => {

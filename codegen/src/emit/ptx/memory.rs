@@ -156,7 +156,7 @@ impl Writer<'_> {
     }
 
     /// Writes the fill of a masked load first; the predicated load then overwrites it.
-    fn fill(&mut self, dst: &[Reg], mask: Option<Mask>) -> Option<String> {
+    pub(super) fn fill(&mut self, dst: &[Reg], mask: Option<Mask>) -> Option<String> {
         let guard = self.guard(mask.map(|mask| mask.condition));
         let Some(mask) = mask else { return guard };
         if mask.condition != Operand::Pred(true) {

@@ -85,6 +85,7 @@ impl Dialect for Writer<'_> {
             | Op::MatrixCommit
             | Op::MatrixWait { .. }
             | Op::Tmem(_)
+            | Op::Guess { .. }
             | Op::GridWait
             | Op::GridLaunch => {}
         }

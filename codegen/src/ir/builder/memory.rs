@@ -3,7 +3,7 @@
 use super::Builder;
 use crate::ir::{
     Access, Address, AtomicOp, BufferId, Cache, Mask, MemoryOrder, Op, Operand, Reg, Scope,
-    SharedId, Space, Type, Uniformity, Width,
+    SharedId, Shuffle, Space, Special, Type, Uniformity, Width,
 };
 use crate::target::Feature;
 
@@ -67,6 +67,16 @@ impl Builder {
         let dst = self.fresh_array(ty, width.registers() as u32, uniformity);
         self.push(Op::Load { dst: dst.clone(), from, width, mask, cache });
         dst
+    }
+
+    /// Guesses a word that earlier grids may be writing, the same for all lanes of a warp.
+    pub fn guess(&mut self, from: Address) -> Operand {
+        // One lane for all: of such a load each lane is a request of its own.
+        let lane = self.special(Special::Lane);
+        let first = self.equal(lane, 0u32);
+        let dst = self.fresh_as(Type::U32, Uniformity::Varying);
+        self.push(Op::Guess { dst, from, mask: Some(first) });
+        self.shuffle(Shuffle::Index, dst, 0u32)
     }
 
     /// Loads into given registers, with a mask and a cache hint.

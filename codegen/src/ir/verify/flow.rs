@@ -252,7 +252,9 @@ impl<'k> Flow<'_, 'k> {
             self.read(operand, state);
         }
         for access in row.memory_accesses() {
-            if let Space::Global(id) = access.address.space {
+            if let Space::Global(id) = access.address.space
+                && !matches!(op, Op::Guess { .. })
+            {
                 self.check_access(id, state);
             }
         }

@@ -285,6 +285,7 @@ impl<'k> Walk<'_, 'k> {
             | Op::Compare { .. }
             | Op::Select { .. }
             | Op::Prefetch { .. }
+            | Op::Guess { .. }
             | Op::Atomic { .. }
             | Op::Fence { .. }
             | Op::Barrier

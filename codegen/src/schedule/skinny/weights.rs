@@ -86,6 +86,23 @@ impl<'p> LaneWeights<'p> {
         Self { main, tile, codes_buffer: io.codes, codes, params }
     }
 
+    /// The same weights of the matrix so many further in the stack.
+    pub(super) fn further(self, b: &mut Builder, matrices: Operand) -> Self {
+        let problem = &self.main.problem;
+        let words = tile_words(problem) * problem.row_tiles();
+        let mut move_on = |words: u32, start: Operand| b.mad(matrices, words, start);
+        let codes = self.codes.into_iter();
+        let codes = codes.map(|planes| planes.into_iter().map(|at| move_on(words, at)).collect());
+        let codes = codes.collect();
+        let params = self.params.into_iter().map(|LaneParams { of, buffer, tiles, shift }| {
+            let words = of.matrix_words(problem);
+            let tiles = tiles.into_iter().map(|at| move_on(words, at)).collect();
+            LaneParams { of, buffer, tiles, shift }
+        });
+        let params = params.collect();
+        Self { codes, params, ..self }
+    }
+
     /// The start of a tile, and the constant offset from there.
     pub(super) fn tile_start<T: Copy>(starts: &[T], tile: usize, apart: u32) -> (T, u32) {
         match starts {

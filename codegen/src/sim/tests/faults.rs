@@ -1,8 +1,9 @@
 //! Injected faults: correct kernels with one change, and the detector that must report it.
 
+use super::guess::guessing;
 use super::{Case, Outcome, kernels, simulate};
 use crate::ir::{
-    Address, AtomicOp, Binary, Body, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Reg,
+    Address, AtomicOp, Binary, Body, Cache, Kernel, MatrixOperand, MemoryOrder, Op, Operand, Reg,
     Register, RegisterId, Scope, SharedBlock, SharedId, Space, Statement, Swizzle, Type, Unary,
     Uniformity, Width, Word,
 };
@@ -76,6 +77,10 @@ const FAULTS: &[Injected] = &[
     injected("last arriver off by one", kernels::split, compare_with_two, "poison memory"),
     injected("counter not atomic", kernels::split, plain_counter, "race"),
     injected("missing griddepcontrol.wait", kernels::dependent, |k| drop_op(k, 0, |op| matches!(op, Op::GridWait)), "grid wait"),
+    injected("a wrong guess is kept", guessing, |k| op(k, 0, unary, |op| if let Op::Unary { dst, .. } = *op { *op = Op::Copy { dst, a: false.into() } }), "result"),
+    injected("a guess taken for a number in bounds", guessing, |k| op(k, 0, and, |op| becomes(op, Binary::Or)), "out of bounds"),
+    injected("a word read in place of a guess", guessing, becomes_load, "grid wait"),
+    injected("a guess beyond the buffer", guessing, |k| op(k, 0, guess, |op| if let Op::Guess { from, .. } = op { from.offset += 24 }), "out of bounds"),
     // mbarriers and the async proxy.
     injected("missing proxy fence", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::FenceAsync)), "proxy fence"),
     injected("missing warp sync", kernels::bulk, |k| drop_op(k, 0, |op| matches!(op, Op::WarpSync)), "race"),
@@ -241,6 +246,19 @@ fn constant(kernel: &mut Kernel, of: Binary, from: u32, to: u32) {
     });
 }
 
+/// A load in place of the first guess.
+fn becomes_load(kernel: &mut Kernel) {
+    op(kernel, 0, guess, |op| {
+        if let Op::Guess { dst, from, .. } = *op {
+            let (dst, width, cache) = (vec![dst], Width::B32, Cache::Default);
+            *op = Op::Load { dst, from, width, mask: None, cache };
+        }
+    });
+}
+
+fn guess(op: &Op) -> bool {
+    matches!(op, Op::Guess { .. })
+}
 fn barrier(op: &Op) -> bool {
     matches!(op, Op::Barrier)
 }

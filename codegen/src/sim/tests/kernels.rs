@@ -24,6 +24,7 @@ pub(super) const ALL: &[(&str, Make)] = &[
     ("product_wmma", product_wmma),
     ("split", split),
     ("dependent", dependent),
+    ("guessing", super::guess::guessing),
     ("bulk", bulk),
     ("tensor_group", tensor_group),
     ("divergent", divergent),

@@ -5,6 +5,7 @@
 mod arithmetic;
 mod correct;
 mod faults;
+mod guess;
 mod kernels;
 mod tmem;
 
