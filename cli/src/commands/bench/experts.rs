@@ -272,15 +272,24 @@ fn show(layer: &ExpertLayer, cells: &[Cell]) -> Result<()> {
             format!("{:.1}", cell.floor),
             format!("{:.1}", cell.experts),
             format!("{:.1}", cell.bytes / 1e6),
-            cell.kernels.join("; "),
+            cell.kernels
+                .iter()
+                .map(|kernel| without_choices(kernel))
+                .collect::<Vec<_>>()
+                .join("; "),
         ]);
     }
     print_line(rows)?;
     print_line(
         "time: from ids to y, each call with other experts; serial: without programmatic launch; \
-         floor: reading the weights of the experts that a call meets",
+         floor: reading the weights of the experts that a call meets; --json has the choices of kernels",
     )?;
     show_launches(cells)
+}
+
+/// What a kernel does and by which schedule, without the numbers that were chosen, of which a call's kernels have lines.
+fn without_choices(kernel: &str) -> &str {
+    kernel.split_once('(').map_or(kernel, |(work, _)| work)
 }
 
 /// What the launches of cells add, where that was measured.
@@ -355,6 +364,9 @@ mod tests {
         let layer = "8 experts of 64 x 32, top 2, softmax, silu".parse().expect("a layer");
         let measured = &as_json(&layer, "cuda", std::slice::from_ref(&cell))["results"][0];
         assert_eq!(measured["launches"][1]["microseconds_added"], 27.5);
+        let long = "down product of 4-bit codes to f32, skinny(n=64, tokens=8), sm_90a";
+        let short = "down product of 4-bit codes to f32, skinny";
+        assert_eq!([long, "order"].map(without_choices), [short, "order"]);
         cell.until.clear();
         assert_eq!(cell.launches().count(), 0);
         let unmeasured = as_json(&layer, "cuda", std::slice::from_ref(&cell));
