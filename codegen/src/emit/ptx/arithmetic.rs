@@ -174,6 +174,14 @@ impl Writer<'_> {
             false => (self.value(a), self.value(b)),
         };
         let dst = self.reg(dst);
+        let divides = matches!(op, Binary::Div | Binary::Rem);
+        if let Operand::U32(divisor) = b
+            && divides
+            && divisor > 2
+            && !divisor.is_power_of_two()
+        {
+            return self.divide(&dst, &first, divisor, op == Binary::Rem);
+        }
         let name = match op {
             Binary::Add => "add.u32".to_owned(),
             Binary::Sub => "sub.u32".to_owned(),

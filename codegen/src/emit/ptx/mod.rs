@@ -13,6 +13,7 @@
 mod address;
 mod arithmetic;
 mod body;
+mod division;
 mod matrix;
 mod memory;
 mod sync;
