@@ -18,7 +18,7 @@ use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{Chosen, Problem, Stack, choose_stacked};
 use quantloom_codegen::target::target;
 use quantloom_dsl::BufferRole;
-use quantloom_dsl::experts::{ExpertProduct, Gate};
+use quantloom_dsl::experts::{ExpertProduct, Gate, OperandOf};
 use quantloom_dsl::format::{F32, NUMBER_BF16, NUMBER_F32};
 use quantloom_runtime::gpu::{Products as _, Stacked};
 use quantloom_runtime::source::Work;
@@ -560,6 +560,27 @@ fn experts_of_a_token_are_added_by_some_blocks_alone() {
     );
     let sorted = Stack { direct: false, ..problem.stack.unwrap() };
     assert!(problem.single().stacked(sorted).is_err());
+}
+
+/// A guess reads rows of h whose expert may be elsewhere: not where operands differ by expert, which have no such rows; and guesses were
+/// measured on Hopper alone.
+#[test]
+fn experts_are_guessed_where_all_rows_of_h_are_written() {
+    let stack = stack(ExpertProduct::Down, 4, 3);
+    let guesses = |(sm, programmatic, operand)| {
+        let routed = (1, Routing::Random);
+        let layer =
+            RandomStack::draw(&scheme(SCHEMES[0]), sm, (40, 392), stack, routed, 1).unwrap();
+        let problem = layer.combined(true, false, None);
+        let of = Stack { operand, ..problem.stack.unwrap() };
+        let problem = problem.single().stacked(of).unwrap();
+        let tile = SkinnyTile { warps: 6, programmatic, ..SKINNY };
+        layer.kernel(Chosen::Skinny(tile), &problem).to_string().contains(" = guess ")
+    };
+    assert!(guesses(("sm_90a", true, OperandOf::Row)));
+    assert!(!guesses(("sm_90a", false, OperandOf::Row)));
+    assert!(!guesses(("sm_90a", true, OperandOf::Expert)));
+    assert!(!guesses(("sm_100a", true, OperandOf::Row)));
 }
 
 /// On Hopper the pairs of a token take the skinny blocks that were measured (docs/performance/experts.md): row tiles, warps

@@ -263,6 +263,16 @@ fn mutations_of_a_gate_in_the_epilogue_are_found() {
     }
 }
 
+/// Takes any id for one of an expert, after so many comparisons that stay: that of the guess is the first.
+fn any_id(kept: usize, seen: &mut Seen, op: &mut Op) {
+    if let Op::Compare { op: Compare::Less, b: Operand::U32(4), dst, .. } = op {
+        seen.first_words += 1;
+        if seen.first_words == kept + 1 {
+            *op = Op::Copy { dst: *dst, a: true.into() };
+        }
+    }
+}
+
 /// Of a product that adds the experts of a token.
 const OF_COMBINED: &[(&str, Mutation)] = &[
     ("the first expert for all", |seen, location, op| {
@@ -273,13 +283,8 @@ const OF_COMBINED: &[(&str, Mutation)] = &[
             zero(op);
         }
     }),
-    ("any id of a warp", |seen, _, op| {
-        if let Op::Compare { op: Compare::Less, b: Operand::U32(4), dst, .. } = op
-            && !std::mem::replace(&mut seen.changed, true)
-        {
-            *op = Op::Copy { dst: *dst, a: true.into() };
-        }
-    }),
+    ("any guess of a warp", |seen, _, op| any_id(0, seen, op)),
+    ("any id of a warp", |seen, _, op| any_id(1, seen, op)),
     ("weights of the choice beside", |_, location, op| {
         if let Op::Load { from, .. } = op
             && location.is(from.space, "router_weights")

@@ -257,6 +257,13 @@ fn memory() {
     refused("Unavailable", plain, "sm_80", |c| {
         c.b.guess(Address::new(c.x, 0u32));
     });
+    refused("BufferAccess", plain, SM, |c| {
+        c.b.guess(Address::new(c.y, 0u32));
+    });
+    refused("WrongSpace", plain, SM, |c| {
+        let shared = c.b.shared("words", Word::U32, 4, "words");
+        c.b.guess(Address::new(shared, 0u32));
+    });
     refused("BeforeGridWait", early, SM, |c| {
         let some = c.b.less(c.lane, 7u32);
         c.b.when(some, |b| b.push(Op::GridWait));

@@ -8,7 +8,7 @@
 //!
 //! With programmatic launch a warp loads its first weights before the first product has ended, by a guess of its expert: see
 //! `skinny::early_weights`. It then reads its row of h together with the id, so that rows of pairs whose expert is elsewhere have to be
-//! written as well (first products write 0 there); nothing depends on what they hold.
+//! written as well (first products write 0 there, and operands of h that do not differ by expert have all rows); nothing depends on what they hold.
 
 use quantloom_dsl::BufferRole;
 

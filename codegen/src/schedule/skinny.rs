@@ -28,7 +28,10 @@ mod own_operand;
 mod params;
 mod weights;
 
+use quantloom_dsl::experts::OperandOf;
+
 use crate::ir::{Builder, Extent, Kernel, LaunchConfig, Op, Operand, Reg, Special};
+use crate::target::Class;
 
 use super::activation::ActivationProblem;
 use super::buffers::ProductBuffers;
@@ -40,6 +43,7 @@ use super::lanes::Tokens;
 use super::mapping::MainLoop;
 use super::pair_group::PairSearch;
 use super::participants::Participants;
+use super::problem::Problem;
 use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
 use super::stack::{GuessedMatrix, Matrix};
@@ -112,8 +116,7 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
         Some(experts) if experts.0.combined => {
             let place = ((io.m, main.problem.n), blocks);
             let block = CombinedBlock::begin(&mut b, experts, place);
-            // The second product: ids were complete before the first one began.
-            let early = tile.programmatic.then(|| {
+            let early = tile.guesses(main.problem).then(|| {
                 let warp = b.special(Special::Warp);
                 let pair = Place::pair_of_warp(&mut b, (main, tile), block, warp);
                 let guess = block.guess(&mut b, pair);
@@ -151,6 +154,13 @@ fn skinny(main: &MainLoop<'_>, tile: SkinnyTile) -> Result<Kernel, Unscheduled> 
 }
 
 impl SkinnyTile {
+    /// Whether blocks that add a token's experts guess these: measured on Hopper, and where each row of h is written, also that of a
+    /// pair without an expert here, which is read before the expert is known. Operands that differ by expert have no such rows.
+    fn guesses(&self, problem: &Problem) -> bool {
+        let all_written = problem.stack.is_some_and(|stack| stack.operand == OperandOf::Row);
+        self.programmatic && all_written && problem.target().class == Class::Hopper
+    }
+
     /// Loads the first weights of a guessed matrix, for a block with this number along the rows of w.
     fn load_early<'p>(
         self,

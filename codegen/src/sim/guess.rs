@@ -2,7 +2,7 @@
 //!
 //! Nothing orders such a read, so that a lane may get anything. The simulator gives the warps of a launch what a GPU gives almost always
 //! and what it hardly ever gives: the word, a word close to it, any word, or to each lane another one of these. Which, follows from the
-//! block, the warp and the statement, so that a run can be repeated.
+//! seed, the block, the warp and the statement, so that a run can be repeated.
 
 use super::lanes::Row;
 use super::random::Random;
@@ -36,7 +36,9 @@ impl<const L: usize> Warp<L> {
             }
         }
         let block = state.block_number(self.block);
-        let place = u64::from(block) << 32 | u64::from(self.number) << 24 | u64::from(point);
+        let place = state.context.options.seed ^ u64::from(block) << 32
+            | u64::from(self.number) << 24
+            | u64::from(point);
         let mut random = Random::new(place);
         let (of_warp, apart) = (random.next(), random.below(4) == 0);
         for lane in lanes_of(live) {

@@ -1,9 +1,9 @@
 //! Division of u32 by a constant, as a product with its reciprocal.
 //!
 //! NVIDIA's assembler has no short form for it: it computes a reciprocal in floating point and corrects twice, some 17 instructions.
-//! With d the divisor and l the least number with 2^l >= d, floor(n / d) = floor(n m / 2^(32 + l)) for all n below 2^32 if
-//! 2^(32 + l) <= m d <= 2^(32 + l) + 2^l (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994,
-//! theorem 4.2). m has up to 33 bits.
+//! With d the divisor, floor(n / d) = floor(n m / 2^(32 + l)) for all n below 2^p if 2^(32 + l) <= m d <= 2^(32 + l) + 2^(32 + l - p)
+//! (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994, theorem 4.2). There is such an m of at most
+//! p + 1 bits for the least l with 2^l >= d, and perhaps for a smaller l.
 
 use super::Writer;
 
@@ -34,7 +34,7 @@ impl Quotient {
     }
 }
 
-/// The least multiplier for numbers below 2^`bits`, and the shift after the upper word of the product.
+/// m for numbers below 2^`bits`, and l, the shift after the upper word of the product: as small as there are.
 fn multiplier(divisor: u32, bits: u32) -> (u64, u32) {
     let mut shift = u32::BITS - (divisor - 1).leading_zeros();
     let of = |power: u128| power / u128::from(divisor);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn instructions_give_quotients_and_remainders() {
         let small = (3u32..1200).chain([28672, 151_936, 641, 6_700_417, 0x7fff_ffff, 0x8000_0001]);
-        let large = (1..300).map(|below| u32::MAX - 2 * below + 1);
+        let large = (0..600).map(|below| u32::MAX - below);
         let mut forms = [false; 3];
         for divisor in small.chain(large).filter(|divisor| !divisor.is_power_of_two()) {
             forms[match Quotient::by(divisor) {
