@@ -149,7 +149,7 @@ pub(super) struct Matrix {
 pub(super) struct GuessedMatrix {
     /// The matrix; one of the stack, whatever was guessed.
     pub(super) matrix: Matrix,
-    /// Whether the block has an expert at all.
+    /// Whether the guessed expert is here.
     pub(super) there: Operand,
 }
 

@@ -91,17 +91,22 @@ mod tests {
 
     use std::collections::BTreeMap;
 
-    /// What the instructions make of n: an interpreter of the five that there are.
-    fn run(instructions: &[String], n: u32) -> u32 {
-        let mut registers = BTreeMap::from([("n", n)]);
-        for line in instructions {
+    use crate::ir::{
+        Access, Address, Binary, Builder, Extent, LaunchConfig, Special, Width, Word, verify,
+    };
+    use crate::target::target;
+
+    /// What the instructions make of n, the only register that they do not write: an interpreter of the five that there are.
+    fn run<T: AsRef<str>>(instructions: &[T], n: u32) -> u32 {
+        let (mut registers, mut last) = (BTreeMap::new(), n);
+        for line in instructions.iter().map(AsRef::as_ref) {
             let (name, operands) = line.trim_end_matches(';').split_once(' ').expect("operands");
             let operands: Vec<&str> = operands.split(", ").collect();
             let [dst, a, b] = operands[..] else { panic!("{line}") };
             let value = |of: &str| match (of.strip_prefix("0x"), registers.get(of)) {
                 (_, Some(value)) => *value,
                 (Some(digits), None) => u32::from_str_radix(digits, 16).expect("digits"),
-                (None, None) => of.parse().expect("a number"),
+                (None, None) => of.parse().unwrap_or(n),
             };
             let (a, b) = (value(a), value(b));
             let result = match name {
@@ -113,8 +118,39 @@ mod tests {
                 other => panic!("{other}"),
             };
             registers.insert(dst, result);
+            last = result;
         }
-        registers["d"]
+        last
+    }
+
+    /// The emitted instructions of both operations, as the emitter chooses them.
+    #[test]
+    fn kernels_divide_and_take_remainders_by_products() {
+        let chip = target("sm_90a").expect("a target of the table");
+        let grid = [1; 3].map(Extent::Constant);
+        let launch =
+            LaunchConfig { grid, threads: 32, min_blocks: 1, cluster: 1, programmatic: false };
+        let mut b = Builder::new("divides", "Divides.", chip, launch);
+        let shape = [Extent::Constant(64)];
+        let x = b.buffer("x", Word::U32, Access::ReadOnly, &shape, "[i]");
+        let y = b.buffer("y", Word::U32, Access::WriteOnce, &shape, "[i]");
+        let lane = b.special(Special::Lane);
+        let n = b.load(Address::new(x, lane), Width::B32)[0];
+        for (at, op) in (0..).zip([Binary::Div, Binary::Rem]) {
+            let result = b.binary(op, n, 192u32);
+            b.store(Address::new(y, lane).plus(32 * at), &[result], Width::B32, None);
+        }
+        let kernel = verify(b.finish()).expect("a right kernel");
+        let text = super::super::emit(&kernel).expect("PTX");
+        let blocks = text.split("{ .reg .b32 quotient, rest;").skip(1);
+        let blocks: Vec<Vec<&str>> = blocks
+            .map(|block| block.lines().map(str::trim).filter(|line| !line.is_empty()))
+            .map(|lines| lines.take_while(|line| *line != "}").collect())
+            .collect();
+        for n in [0, 1, 191, 192, 193, 383, 12_345_678, u32::MAX] {
+            let results: Vec<u32> = blocks.iter().map(|block| run(block, n)).collect();
+            assert_eq!(results, [n / 192, n % 192], "{n}");
+        }
     }
 
     /// Numbers beside multiples of the divisor, near both ends and the middle, are where a reciprocal that is too large or too small

@@ -1,8 +1,8 @@
 //! Weights on their way before earlier kernels have ended, where the expert decides which weights these are.
 //!
-//! An expert layer's ids, or the order of its pairs, are complete before the first product begins, but what promises that a kernel sees
-//! them is its own wait for the kernel before. So a block guesses its expert, loads the first weights of that one, waits, reads which
-//! expert it is, and loads again where the guess was wrong. Nothing depends on the guess but time.
+//! An expert layer's ids are complete before its first product begins, but what promises that a kernel sees them is its own wait for the
+//! kernel before. So a warp guesses its expert, loads the first weights of that one, waits, reads which expert it is, and loads again
+//! where the guess was wrong. Nothing depends on the guess but time.
 
 use super::SkinnyTile;
 use super::weights::{InFlight, LaneWeights};
