@@ -24,9 +24,8 @@ use quantloom::runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom::runtime::op::{Op as _, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
-use quantloom_tools::conformance::draw;
 use quantloom_tools::measure::{
-    Arithmetic, Memory, Rate, last_level_cache, median, rates, seconds,
+    Arithmetic, Memory, Rate, last_level_cache, median, normal, rates, seconds,
 };
 use serde_json::json;
 
@@ -40,7 +39,8 @@ use crate::progress::Progress;
 
 /// How fast products are, compared with how fast this machine reads and multiplies.
 #[derive(Args)]
-#[command(after_help = "Codes are random, each call takes another copy of the weight (all copies \
+#[command(
+    after_help = "Weights and x are normal numbers, quantised; each call takes another copy of the weight (all copies \
     together are twice the last level of cache), times are medians; the read bandwidth is sampled \
     between the calls, since a shared machine's changes. On a GPU a graph holds one call a copy, \
     with and without programmatic launch; next to it is the time of a kernel that only reads \
@@ -52,7 +52,8 @@ use crate::progress::Progress;
     quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json\n  \
     quantloom bench --backend cuda --transforms --shape 8192x8192\n  \
     quantloom bench --experts qwen3_30b --scheme ct_w4a16 --m 1,8,64
-    quantloom bench --backend cuda --experts qwen3_30b --m 16 --launches")]
+    quantloom bench --backend cuda --experts qwen3_30b --m 16 --launches"
+)]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
     /// much used.
@@ -242,7 +243,7 @@ const BUDGET: Duration = Duration::from_millis(400);
 
 impl<'a> Bench<'a> {
     fn new(device: CpuDevice, scheme: &'a Scheme, shape: Shape) -> Result<Self> {
-        let packed = random_weight(scheme, shape)?;
+        let packed = normal_weight(scheme, shape, 0)?;
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let weight = device.prepare(scheme, &Unpacked::new(scheme, shape, &stored)?)?;
         let count = (2 * last_level_cache()).div_ceil(weight.bytes().max(1)).clamp(1, 256);
@@ -253,7 +254,7 @@ impl<'a> Bench<'a> {
         let weight = &self.copies[0];
         let Shape { n, k, .. } = weight.shape();
         let own = own_type(self.scheme);
-        let x = RandomX::tokens(self.scheme, own, tokens, k);
+        let x = NormalX::tokens(own, tokens, k);
         let mut y = vec![0.0f32; tokens * n as usize];
         let mut workspace = Workspace::default();
         let name = &weight.selection().kernel;
@@ -300,21 +301,21 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A random weight as its scheme stores it.
-pub(super) fn random_weight(scheme: &Scheme, shape: Shape) -> Result<StoredTensors> {
-    Ok(pack(scheme, &draw::layer(scheme, shape, 0))?)
+/// A weight of normal numbers as its scheme stores it.
+pub(super) fn normal_weight(scheme: &Scheme, shape: Shape, seed: u64) -> Result<StoredTensors> {
+    Ok(pack(scheme, &normal::layer(scheme, shape, seed)?)?)
 }
 
-/// A random x of a 16-bit type.
-enum RandomX {
+/// x of normal numbers, of a 16-bit type.
+enum NormalX {
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
 }
 
-impl RandomX {
+impl NormalX {
     /// So many rows for a weight of K columns.
-    fn tokens(scheme: &Scheme, own: FloatFormat, tokens: usize, k: u64) -> Self {
-        let x = draw::tokens(scheme, own, tokens, k as usize, 0);
+    fn tokens(own: FloatFormat, tokens: usize, k: u64) -> Self {
+        let x = normal::tokens(own, tokens, k as usize, 0);
         let codes = x.iter().map(|x| Number::Float(own).encode(*x, Overflow::Saturate) as u16);
         match own {
             F16 => Self::F16(codes.map(f16::from_bits).collect()),

@@ -1,4 +1,4 @@
-//! Random matrices of an expert layer: what measurements and printed kernels need of one.
+//! Matrices of normal numbers of an expert layer: what measurements and printed kernels need of one.
 
 use anyhow::Result;
 use quantloom::dsl::experts::{ExpertLayer, ExpertProduct};
@@ -8,7 +8,7 @@ use quantloom::dsl::{Activation, Scheme};
 use quantloom::runtime::experts::{ExpertError, ExpertOptions, ExpertSource};
 use quantloom::runtime::unpacked::Unpacked;
 
-use super::bench::{own_type, random_weight};
+use super::bench::{normal_weight, own_type};
 
 /// The options of a layer with all experts here, and with a score bias of 0 where its routing has one.
 pub(crate) fn options(layer: &ExpertLayer) -> ExpertOptions {
@@ -17,14 +17,14 @@ pub(crate) fn options(layer: &ExpertLayer) -> ExpertOptions {
     options
 }
 
-/// Random matrices of a layer, the same few for all experts: each expert has a place of its own in a
+/// Matrices of a layer, the same few for all experts: each expert has a place of its own in a
 /// prepared layer.
 pub(crate) struct RandomExperts {
     pub(crate) scheme: Scheme,
     /// The type of x.
     pub(crate) own: FloatFormat,
-    /// Of the first product and the second.
-    pub(crate) matrices: [Unpacked; 2],
+    /// The shards of the first product, and that of the second.
+    pub(crate) matrices: [Vec<Unpacked>; 2],
 }
 
 impl RandomExperts {
@@ -36,14 +36,19 @@ impl RandomExperts {
         dense.activations.retain(|activation| {
             *activation == Activation::Float(Number::Float(own)) || scheme.activations.len() == 1
         });
-        let matrix = |n, k| -> Result<Unpacked> {
+        let shards = |count: u64, (n, k)| -> Result<Vec<Unpacked>> {
             let shape = Shape::matrix(n, k);
-            let packed = random_weight(&dense, shape)?;
-            let stored = |name: &str| packed.get(name).map(Vec::as_slice);
-            Ok(Unpacked::new(&dense, shape, &stored)?)
+            let matrix = |shard| {
+                let packed = normal_weight(&dense, shape, shard)?;
+                let stored = |name: &str| packed.get(name).map(Vec::as_slice);
+                Ok(Unpacked::new(&dense, shape, &stored)?)
+            };
+            (0..count).map(matrix).collect()
         };
         let (hidden, intermediate) = (layer.hidden, layer.intermediate);
-        let matrices = [matrix(intermediate, hidden)?, matrix(hidden, intermediate)?];
+        let of_gate = layer.gate.shards() as u64;
+        let matrices =
+            [shards(of_gate, (intermediate, hidden))?, shards(1, (hidden, intermediate))?];
         Ok(Self { scheme: dense, own, matrices })
     }
 
@@ -58,10 +63,11 @@ impl ExpertSource for RandomExperts {
         &self.scheme
     }
 
-    fn matrix(&self, product: ExpertProduct, _: u32, _: u32) -> Result<Unpacked, ExpertError> {
+    fn matrix(&self, product: ExpertProduct, _: u32, shard: u32) -> Result<Unpacked, ExpertError> {
+        let [gate_up, down] = &self.matrices;
         Ok(match product {
-            ExpertProduct::GateUp => self.matrices[0].clone(),
-            ExpertProduct::Down => self.matrices[1].clone(),
+            ExpertProduct::GateUp => gate_up[shard as usize].clone(),
+            ExpertProduct::Down => down[0].clone(),
         })
     }
 }

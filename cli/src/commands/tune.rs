@@ -21,7 +21,7 @@ use quantloom::runtime::source::Schedule;
 use quantloom::tiles;
 
 use super::backend;
-use super::bench::{own_type, random_weight};
+use super::bench::{normal_weight, own_type};
 use super::named_layers::named_layer;
 use super::sizes::{Tokens, shape};
 use super::{print_line, scheme, table};
@@ -31,7 +31,7 @@ use crate::progress::Progress;
 /// The fastest tile of a GPU's kernels for a product, a shape and M, by measuring them all.
 #[derive(Args)]
 #[command(
-    after_help = "Every tile that fits is compiled, run on random weights that rotate beyond the \
+    after_help = "Every tile that fits is compiled, run on weights of normal numbers that rotate beyond the \
     L2, and timed as `quantloom bench` times it, with programmatic launch. Only the fastest that is \
     ahead of the model's choice by more than --margin is kept or written; else the model's own choice is.\n\n\
     Of a checkpoint, every scheme and shape of its layers is measured once, with the weights of the first such layer; so are its \
@@ -237,7 +237,7 @@ impl Subject<'_> {
         let (scheme, shape) = (self.scheme().with_input(own), self.shape());
         Ok(match self {
             Self::Random(all, _) => {
-                let packed = random_weight(all, shape)?;
+                let packed = normal_weight(all, shape, 0)?;
                 let stored = |name: &str| packed.get(name).map(Vec::as_slice);
                 device.prepare_stored(&scheme, shape, &stored)?
             }

@@ -25,7 +25,7 @@ use serde_json::json;
 use super::super::random_experts::{RandomExperts, options};
 use super::super::sizes::Tokens;
 use super::super::{print_line, table};
-use super::{Arguments, RandomX};
+use super::{Arguments, NormalX};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
 
@@ -154,15 +154,15 @@ fn on_cpu(
     done: &mut dyn FnMut(Cell),
 ) -> Result<()> {
     let mut bytes = [0; 2];
-    for (bytes, matrix) in bytes.iter_mut().zip(&weights.matrices) {
-        *bytes = device.prepare(&weights.scheme, matrix)?.bytes() as u64;
+    for (bytes, shards) in bytes.iter_mut().zip(&weights.matrices) {
+        *bytes = device.prepare(&weights.scheme, &shards[0])?.bytes() as u64;
     }
     let bytes = weights.expert_bytes(layer, bytes) as f64;
     let op = device.prepare_experts(layer, weights, &options(layer))?;
     let memory = Memory::beyond_the_caches();
     for &tokens in tokens {
         let (calls, experts) = choices(layer, tokens);
-        let x = RandomX::tokens(&weights.scheme, weights.own, tokens, layer.hidden);
+        let x = NormalX::tokens(weights.own, tokens, layer.hidden);
         let mut y = vec![0.0f32; tokens * layer.hidden as usize];
         let mut workspace = Workspace::default();
         let (mut times, mut reads) = (Vec::new(), Vec::new());
@@ -206,8 +206,8 @@ fn on_cuda(
     done: &mut dyn FnMut(Cell),
 ) -> Result<()> {
     let mut bytes = [0; 2];
-    for (bytes, matrix) in bytes.iter_mut().zip(&weights.matrices) {
-        *bytes = device.prepare(&weights.scheme, matrix)?.bytes(weights.own);
+    for (bytes, shards) in bytes.iter_mut().zip(&weights.matrices) {
+        *bytes = device.prepare(&weights.scheme, &shards[0])?.bytes(weights.own);
     }
     let bytes = weights.expert_bytes(layer, bytes) as f64;
     let mut options = options(layer);
@@ -223,7 +223,7 @@ fn on_cuda(
         ReadRoofline::new(Stream::new(stream.context())?, &ImageCache::from_environment())?;
     for &tokens in tokens {
         let (calls, experts) = choices(layer, tokens);
-        let x = RandomX::tokens(&weights.scheme, weights.own, tokens, layer.hidden);
+        let x = NormalX::tokens(weights.own, tokens, layer.hidden);
         let tensors = calls.iter().map(|call| {
             let call = ExpertCall { x: x.values(), routed: call.routed(), shared: None };
             prepared.tensors(&call)

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::super::sizes::Tokens;
 use super::super::{print_line, table};
-use super::{Arguments, RandomX, own_type, random_weight};
+use super::{Arguments, NormalX, normal_weight, own_type};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
 
@@ -107,7 +107,6 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
 /// A weight, as often as it takes to be beyond the L2.
 struct Copies<'a> {
     device: &'a GpuDevice<Cuda>,
-    scheme: &'a Scheme,
     own: FloatFormat,
     weights: Vec<GpuWeight<Cuda>>,
 }
@@ -116,13 +115,13 @@ impl<'a> Copies<'a> {
     /// The inner error is the reason why nothing is scheduled.
     fn new(
         device: &'a GpuDevice<Cuda>,
-        scheme: &'a Scheme,
+        scheme: &Scheme,
         own: FloatFormat,
         shape: Shape,
     ) -> Result<Result<Self, String>> {
         // With one type of x, so that the weight is there once.
         let only = scheme.with_input(own);
-        let packed = random_weight(scheme, shape)?;
+        let packed = normal_weight(scheme, shape, 0)?;
         let stored = |name: &str| packed.get(name).map(Vec::as_slice);
         let first = match device.prepare_stored(&only, shape, &stored) {
             Ok(weight) => weight,
@@ -136,7 +135,7 @@ impl<'a> Copies<'a> {
         while weights.len() < copies(bytes, info.l2_bytes) {
             weights.push(weights[0].copied()?);
         }
-        Ok(Ok(Self { device, scheme, own, weights }))
+        Ok(Ok(Self { device, own, weights }))
     }
 
     /// One of them.
@@ -166,9 +165,9 @@ impl<'a> Copies<'a> {
         })?))
     }
 
-    /// Random x, and room for y.
+    /// x, and room for y.
     fn tensors(&self, tokens: usize, choice: &ChosenKernel) -> Result<ProductTensors<Cuda>> {
-        let x = RandomX::tokens(self.scheme, self.own, tokens, self.shape().k);
+        let x = NormalX::tokens(self.own, tokens, self.shape().k);
         Ok(self.weight().tensors_for(choice, x.values())?)
     }
 
@@ -189,7 +188,7 @@ impl<'a> Bench<'a> {
     fn new(
         device: &'a GpuDevice<Cuda>,
         floor: &ReadRoofline,
-        scheme: &'a Scheme,
+        scheme: &Scheme,
         own: FloatFormat,
         shape: Shape,
     ) -> Result<Result<Self, String>> {

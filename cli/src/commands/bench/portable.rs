@@ -14,7 +14,7 @@ use quantloom::runtime::op::ProductError;
 
 use super::super::sizes::Tokens;
 use super::super::{print_line, table};
-use super::{Arguments, RandomX, USUAL, own_type, random_weight};
+use super::{Arguments, NormalX, USUAL, normal_weight, own_type};
 
 /// What a row of calls takes at least.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
@@ -70,14 +70,14 @@ fn measured<E: Executor>(
     tokens: usize,
 ) -> Result<Result<Cell, String>> {
     let own = own_type(scheme);
-    let packed = random_weight(scheme, shape)?;
+    let packed = normal_weight(scheme, shape, 0)?;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let weight = match device.prepare_stored(scheme, shape, &stored) {
         Ok(weight) => weight,
         Err(ProductError::NotScheduled(why)) => return Ok(Err(why.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let x = RandomX::tokens(scheme, own, tokens, shape.k);
+    let x = NormalX::tokens(own, tokens, shape.k);
     let choice = weight.choice(own, tokens as u64)?;
     let mut tensors = weight.tensors(x.values())?;
     let mut row = |calls: u32| -> Result<Duration> {

@@ -16,7 +16,7 @@ use quantloom::runtime::unpacked::Unpacked;
 use serde_json::json;
 
 use super::super::{print_line, table};
-use super::{Arguments, own_type, random_weight};
+use super::{Arguments, normal_weight, own_type};
 use crate::atomic_write::write_and_say;
 use crate::progress::Progress;
 
@@ -95,7 +95,7 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
         outcome,
     };
     let Some(activation) = scheme.activations.first() else { return Ok(Vec::new()) };
-    let packed = random_weight(scheme, shape)?;
+    let packed = normal_weight(scheme, shape, 0)?;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let (target, Shape { n, k, .. }) = (executor.target(), shape);
     let request = Request {

@@ -53,11 +53,11 @@ fn largest_weight(scheme: &Scheme) -> i32 {
 /// A random stream: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014), which can start at any state.
 #[derive(Clone, Debug)]
-pub(super) struct RandomStream(u64);
+pub(crate) struct RandomStream(u64);
 
 impl RandomStream {
     /// The stream of a purpose: streams with different `key`s are independent.
-    pub(super) fn new(seed: u64, key: u64) -> Self {
+    pub(crate) fn new(seed: u64, key: u64) -> Self {
         let mut stream = Self(seed ^ key.wrapping_mul(0xd134_2543_de82_ef95));
         stream.bits();
         stream
@@ -86,7 +86,7 @@ impl RandomStream {
     }
 
     /// About normal, deviation 1: the sum of twelve uniform numbers.
-    fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
 }

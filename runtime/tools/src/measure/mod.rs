@@ -7,6 +7,7 @@
 //! [`median`].
 
 mod memory;
+pub mod normal;
 mod rates;
 
 use std::time::Instant;

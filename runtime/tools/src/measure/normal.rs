@@ -1,0 +1,133 @@
+//! Normal numbers, quantised: the weights and the tokens that benchmarks multiply, as those of other software do.
+//!
+//! In: a scheme, a shape. Out: plain codes ([`layer`]) and x ([`tokens`]). What a GPU multiplies decides how much power it draws, and
+//! from some tokens on power decides its clocks: equal work is work on equal numbers (docs/performance/README.md).
+
+use quantloom_dsl::Scheme;
+use quantloom_dsl::format::{BF16, FloatFormat};
+use quantloom_dsl::layout::{Component, GroupSize, Shape};
+use quantloom_dsl::reference::{PlainCodes, ReferenceError, quantise};
+
+use crate::conformance::draw::{self, RandomStream};
+
+/// The standard deviation of weights.
+const DEVIATION: f64 = 0.05;
+/// Rows that are drawn, at least: more than a warp group multiplies at once. Those after them repeat them.
+const ROWS: u64 = 256;
+/// Keys of streams.
+const WEIGHTS: u64 = 0x2000;
+const TOKENS: u64 = 0x3000;
+
+/// A layer of normal weights in bf16, as the scheme quantises them; orders of columns, biases and static numbers of x are drawn as
+/// [`draw::layer`] does.
+///
+/// # Errors
+/// As [`quantise`].
+pub fn layer(scheme: &Scheme, shape: Shape, seed: u64) -> Result<PlainCodes, ReferenceError> {
+    let drawn = Shape { n: drawn_rows(scheme, shape), ..shape };
+    let mut plain = draw::layer(scheme, drawn, seed);
+    let mut stream = RandomStream::new(seed, WEIGHTS);
+    let count = drawn.experts * drawn.n * drawn.k;
+    let weights: Vec<f64> = (0..count).map(|_| BF16.round(DEVIATION * stream.normal())).collect();
+    let of_weights = |component: &Component| {
+        matches!(
+            component,
+            Component::Code | Component::Scale(_) | Component::Zero | Component::Shift(_)
+        )
+    };
+    let quantised = quantise(scheme, drawn, &weights, BF16, None)?.components;
+    plain.components.extend(quantised.into_iter().filter(|(component, _)| of_weights(component)));
+    for (component, codes) in &mut plain.components {
+        let Some(granularity) = scheme.granularity(*component) else { continue };
+        let (rows, columns) = granularity.elements(drawn);
+        let (all, _) = granularity.elements(shape);
+        *codes = repeated(codes, (rows * columns) as usize, (all * columns) as usize);
+    }
+    Ok(PlainCodes { shape, ..plain })
+}
+
+/// Rows that are drawn: whole groups of every component, or all.
+fn drawn_rows(scheme: &Scheme, shape: Shape) -> u64 {
+    let components = scheme.components();
+    let groups =
+        components.iter().filter_map(|component| match scheme.granularity(*component)?.rows {
+            GroupSize::Each(rows) => Some(u64::from(rows)),
+            GroupSize::All => None,
+        });
+    let whole = groups.fold(1u64, |all, rows| match all.is_multiple_of(rows) {
+        true => all,
+        false => all.saturating_mul(rows),
+    });
+    ROWS.div_ceil(whole).saturating_mul(whole).min(shape.n)
+}
+
+/// The elements of each expert, of which there are `drawn`, again and again until there are `all`.
+fn repeated(codes: &[u32], drawn: usize, all: usize) -> Vec<u32> {
+    let experts = codes.chunks(drawn.max(1));
+    experts.flat_map(|own| own.iter().copied().cycle().take(all)).collect()
+}
+
+/// `count` tokens of `k` normal values of the type with a deviation of 1, [count, k].
+pub fn tokens(own: FloatFormat, count: usize, k: usize, seed: u64) -> Vec<f64> {
+    let mut stream = RandomStream::new(seed, TOKENS);
+    (0..count * k).map(|_| own.round(stream.normal())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quantloom_dsl::parse;
+    use quantloom_dsl::reference::dequantise;
+
+    /// Weights of N x K, dequantised.
+    fn weights(text: &str, (n, k): (u64, u64)) -> Vec<f64> {
+        let scheme = parse(text).unwrap();
+        let plain = layer(&scheme, Shape::matrix(n, k), 3).unwrap();
+        dequantise(&scheme, &plain).unwrap()
+    }
+
+    /// Rounding a normal number to a code of 4 bits by the largest of 64 adds about a tenth to the deviation at most.
+    #[test]
+    fn weights_are_normal_and_every_scheme_has_its_codes_of_them() {
+        for text in [
+            "s { weight: u4 - 8, scale: bf16 per 1x64, pack: [k, n], activation: bf16 }",
+            "s { weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: bf16 }",
+            "s { weight: u4, scale: f16 per 1x64, shift: f16 per 1x64, pack: [k, n], activation: f16 }",
+        ] {
+            let values = weights(text, (300, 256));
+            let count = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / count;
+            let deviation = (values.iter().map(|value| value * value).sum::<f64>() / count).sqrt();
+            assert!(mean.abs() < 0.002, "{text}: {mean}");
+            assert!((deviation / DEVIATION - 1.0).abs() < 0.1, "{text}: {deviation}");
+        }
+    }
+
+    /// The rows that are drawn are whole groups, after which they come again.
+    #[test]
+    fn rows_repeat_after_whole_groups() {
+        let k = 128;
+        for (rows, drawn) in [(1, 256), (96, 288), (128, 256)] {
+            let text = format!(
+                "s {{ weight: e4m3, scale: f32 per {rows}x128, pack: [k, n], activation: bf16 }}"
+            );
+            let scheme = parse(&text).unwrap();
+            assert_eq!(drawn_rows(&scheme, Shape::matrix(700, k)), drawn);
+            let values = weights(&text, (700, k));
+            let (first, later) = values.split_at((drawn * k) as usize);
+            assert!(later.iter().zip(first.iter().cycle()).all(|(one, other)| one == other));
+            // A row is none of those before.
+            assert_ne!(first[..k as usize], first[k as usize..2 * k as usize]);
+        }
+        let scheme = parse("s { weight: u4, pack: [k, n], activation: bf16 }").unwrap();
+        assert_eq!(drawn_rows(&scheme, Shape::matrix(40, k)), 40);
+    }
+
+    #[test]
+    fn tokens_are_normal_and_of_their_type() {
+        let x = tokens(BF16, 20, 500, 1);
+        let square = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        assert!((square - 1.0).abs() < 0.05, "{square}");
+        assert!(x.iter().all(|x| BF16.round(*x) == *x));
+    }
+}
