@@ -169,8 +169,8 @@ fn three_warp_groups_have_registers_for_y_in_f32() {
     }
 }
 
-/// Two groups with six stages where memory bounds products of short rows and weights are made 16-bit numbers, four where codes take
-/// longer; with a row an expert on average already, each product where its tiles are whole waves.
+/// Two groups with six stages where memory bounds products of short rows with up to 16 slots and weights are made 16-bit numbers, four
+/// where codes take longer; with a row an expert on average already, each product where its tiles are whole waves.
 #[test]
 fn tiles_that_memory_bounds_are_small() {
     let groups = "scale: bf16 per 1x128, pack: u32 [k:8 | k, n]";
@@ -188,7 +188,7 @@ fn tiles_that_memory_bounds_are_small() {
         (&integers, 32, QWEN, [None, small(8)]),
         (&integers, 64, QWEN, [small(8); 2]),
         (&integers, 128, QWEN, [small(16); 2]),
-        (&integers, 256, QWEN, [small(24), large(24, 4)]),
+        (&integers, 256, QWEN, [large(24, 4); 2]),
         (&integers, 384, QWEN, [large(32, 4); 2]),
         (&zeros, 128, QWEN, [large(16, 4); 2]),
         (&bytes, 128, QWEN, [large(16, 4); 2]),

@@ -26,9 +26,9 @@ const MOST_SLOTS: u32 = 64;
 /// The most slots that the model of warp groups compares: with more two warp groups have one tile of rows.
 const MOST_WARP_GROUP_SLOTS: u32 = 144;
 /// Rows of an expert from which a token block has the fewest slots that warp groups multiply, though so many rows fill fewer: FP8 in
-/// blocks, which has 32, took 1.05 and 1.03 of the time of `skinny` with 4 rows, and 0.97 and 0.9 of that of `tile` with 8
-/// (Qwen3-30B and Mixtral 8x7B on an H200: docs/performance/experts.md).
-const LEAST_WARP_GROUP_ROWS: f64 = 6.0;
+/// blocks, which has 32, took 1.0 of the time of `skinny` with 4 rows, 0.98 with 5 (Qwen3-30B on an H200, h quantised by the first product:
+/// docs/performance/experts.md).
+const LEAST_WARP_GROUP_ROWS: f64 = 5.0;
 /// The same of FP8 with a scale a channel or one in all, whose products may have fewer slots than the 32 that are worth it: with 6 and 7
 /// rows it took 1.02 and 1.01 of the time of `skinny`, with 8 0.87 of that of `tile` (Qwen3-30B and Mixtral 8x7B).
 const LEAST_ROWS_OF_BYTES: f64 = 8.0;

@@ -72,8 +72,10 @@ const SHARED_OUT: (u32, u32) = (2, 2);
 /// and the stages of their ring (8 and 10 took 1.01 and 1.02 to 1.05 of the time).
 const SHARED_OUT_STAGES: u32 = 6;
 /// The share of the time of memory, and of the fastest tile, up to which they are taken: with 16 slots two groups were faster in both
-/// products, whose shares are 0.96 and 1.07; with 32 the share is 1.10, and they were not measured.
+/// products, whose shares are 0.96 and 1.07.
 const HIDDEN: f64 = 1.08;
+/// The most slots of these: with 24 gate_up took 1.04 of the time of four groups (Qwen3-30B `ct_w4a16`, M = 192 and 256).
+const SHARED_OUT_UP_TO: u32 = 16;
 /// The most columns of a short row: with 2048 the layer above gained, with 4096 one lost (Mixtral 8x7B, 1.04).
 const SHORT_ROW: u32 = 2048;
 /// The most slots for three and four groups, which have fewer registers a thread, and products that bound with more slots. (With 64 three
@@ -137,7 +139,7 @@ pub(super) fn microseconds_of_stack(problem: &Problem, slots: u32) -> Option<f64
 /// The tile that multiprocessors share out evenly, if rows are short and the tile takes hardly longer than memory, and than the fastest
 /// one ([`HIDDEN`]).
 pub(super) fn shared_out(problem: &Problem, slots: u32, stack: Stack) -> Option<WarpGroupTile> {
-    if problem.k > SHORT_ROW || problem.half().is_none() {
+    if slots > SHARED_OUT_UP_TO || problem.k > SHORT_ROW || problem.half().is_none() {
         return None;
     }
     let fastest = timed_of_stack(problem, slots, stack)?;
