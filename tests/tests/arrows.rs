@@ -77,7 +77,7 @@ const TOOLS: Allowed<'_> = &[
     ("conformance", &[]),
     ("cuda", &[]),
     ("forward", &[]),
-    ("measure", &[]),
+    ("measure", &["conformance"]),
     ("check", &["conformance", "forward"]),
 ];
 

@@ -16,8 +16,7 @@ use quantloom::runtime::experts::{
 use quantloom::runtime::op::{Op as _, Values, ValuesMut, Workspace};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
-use quantloom_tools::conformance::draw;
-use quantloom_tools::measure::last_level_cache;
+use quantloom_tools::measure::{last_level_cache, normal};
 
 /// int4 in groups of 32, activations quantised to int8 with one scale a token.
 pub const W4A8: &str = "w4a8_g32 {
@@ -41,9 +40,9 @@ pub struct PreparedCopies {
     pub copies: Vec<CpuWeight>,
 }
 
-/// A random matrix.
+/// A matrix of normal numbers, quantised.
 fn matrix(scheme: &Scheme, shape: Shape) -> Result<Unpacked, Box<dyn Error>> {
-    let packed = pack(scheme, &draw::layer(scheme, shape, 0))?;
+    let packed = pack(scheme, &normal::layer(scheme, shape, 0)?)?;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     Ok(Unpacked::new(scheme, shape, &stored)?)
 }
@@ -73,7 +72,7 @@ pub struct Call {
 impl Call {
     pub fn new(layer: &PreparedCopies, m: usize) -> Self {
         let Shape { n, k, .. } = layer.copies[0].shape();
-        let x = draw::tokens(&layer.scheme, F32, m, k as usize, 0);
+        let x = normal::tokens(F32, m, k as usize, 0);
         let x: Vec<f32> = x.into_iter().map(|x| x as f32).collect();
         let listed = layer.scheme.activation_choices().any(|choice| choice.own == BF16);
         let quantised = layer.scheme.quantiser().is_some();

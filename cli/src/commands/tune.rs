@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Checkpoints whose layers are measured: safetensors or GGUF files, or model directories.
     #[arg(value_name = "MODEL", conflicts_with_all = ["schemes", "shapes"])]
     models: Vec<PathBuf>,
-    /// A catalogue name or a .scheme file, of which random weights are measured; several may be given.
+    /// A catalogue name or a .scheme file, of which weights of normal numbers are measured; several may be given.
     #[arg(long = "scheme", value_name = "SCHEME")]
     schemes: Vec<String>,
     /// The weight's shape; several may be given.
