@@ -33,6 +33,7 @@ mod snapshots;
 mod stacked;
 mod stacked_candidates;
 mod stacked_compile;
+mod stacked_hidden_operand;
 mod stacked_mutations;
 mod stacked_warp_group;
 mod stacked_warp_group_tiles;

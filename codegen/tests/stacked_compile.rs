@@ -23,7 +23,7 @@ use crate::kernels::tiles::SKINNY;
 use crate::stacked::{SCHEMES, TARGETS};
 
 /// Layers whose kernels are compiled: the columns of x, the rows of a shard of the first product, experts.
-const LAYERS: [(u32, u32, u32, u32); 3] =
+pub(crate) const LAYERS: [(u32, u32, u32, u32); 3] =
     [(2048, 768, 128, 8), (2880, 2880, 32, 4), (4096, 14_336, 8, 2)];
 
 /// The kernels of both products of a scheme for numbers of tokens: sorted and direct, with a gate and
@@ -101,7 +101,7 @@ fn kernels_of_experts_compile() {
 }
 
 /// Compiles texts, each with its scheme and target.
-fn all_compile(texts: &[(String, &str, String)]) {
+pub(crate) fn all_compile(texts: &[(String, &str, String)]) {
     let (ptxas, clang) = (ptxas::find(), clang::find());
     let spills = texts.par_iter().filter_map(|(scheme, sm, text)| {
         let title = text.lines().next().unwrap_or_default();

@@ -75,6 +75,10 @@ pub enum BufferRole {
     Summed,
     /// The rows between the two products of an expert layer, after the gate.
     Hidden,
+    /// What the first product of an expert layer makes of these rows for the second one, which reads it as [`Self::X`].
+    HiddenOperand,
+    /// The scales of that operand.
+    HiddenScale,
     /// The rows of an expert layer's second product, one a pair.
     Parts,
     /// The result of experts that every token meets, [M, N].
@@ -132,6 +136,8 @@ impl BufferRole {
             | Self::Weighted
             | Self::Summed
             | Self::Hidden
+            | Self::HiddenOperand
+            | Self::HiddenScale
             | Self::Parts => Storage::Scratch,
             Self::Arrivals => Storage::Counters,
         }
@@ -176,6 +182,8 @@ impl fmt::Display for BufferRole {
             Self::Weighted => "weighted",
             Self::Summed => "z",
             Self::Hidden => "h",
+            Self::HiddenOperand => "h_operand",
+            Self::HiddenScale => "h_scale",
             Self::Parts => "parts",
             Self::Shared => "shared_y",
         })

@@ -37,6 +37,17 @@ pub enum Work {
         /// sizes of the stack are parameters of the schedule.
         experts: Option<ExpertRole>,
     },
+    /// The first product of an expert layer with its gate, and from its rows what the second product reads on the key's target.
+    ProductWithOperand {
+        /// The scheme of the first product, as in a product.
+        scheme: Arc<Scheme>,
+        /// Element type of h, of which that is made.
+        own: Number,
+        /// What the first product is to the layer.
+        role: ExpertRole,
+        /// The scheme of the second product, as in a product.
+        second: Arc<Scheme>,
+    },
     /// x, as it comes, to what a product of the key's target reads.
     Operand {
         /// The scheme, as in a product.
@@ -148,6 +159,18 @@ impl Work {
         Self::Product { scheme, output, experts: Some(role) }
     }
 
+    /// The first product of an expert layer, of a scheme with an activation, that also makes what the second one reads of its rows.
+    pub fn product_with_operand(
+        (scheme, activation): (&Scheme, &Activation),
+        own: Number,
+        role: ExpertRole,
+        (second, of_second): (&Scheme, &Activation),
+    ) -> Self {
+        let scheme = Arc::new(unpacked(scheme, activation));
+        let second = Arc::new(unpacked(second, of_second));
+        Self::ProductWithOperand { scheme, own, role, second }
+    }
+
     /// What a product of a scheme's weight with an activation reads of x.
     pub fn operand(scheme: &Scheme, activation: &Activation, own: Number) -> Self {
         Self::Operand { scheme: Arc::new(unpacked(scheme, activation)), own, experts: None }
@@ -179,10 +202,11 @@ impl Work {
         Self::FromNative(Arc::new(anonymous(scheme)))
     }
 
-    /// The scheme, stripped; `None` of what reads no weights.
+    /// The scheme, stripped, that of the first product of two; `None` of what reads no weights.
     pub fn scheme(&self) -> Option<&Scheme> {
         match self {
             Self::Product { scheme, .. }
+            | Self::ProductWithOperand { scheme, .. }
             | Self::Operand { scheme, .. }
             | Self::OrderWithOperand { scheme, .. }
             | Self::ToNative(scheme)
@@ -243,6 +267,11 @@ impl fmt::Display for Work {
             Self::Product { scheme, output, experts } => {
                 let experts = experts.map(|role| format!("{role} ")).unwrap_or_default();
                 write!(f, "{experts}product of {}-bit codes to {output}", bits(scheme))
+            }
+            Self::ProductWithOperand { scheme, own, role, second } => {
+                let [of, second] = [scheme, second].map(|scheme| bits(scheme));
+                let x = format!("{own} for products of {second}-bit codes");
+                write!(f, "{role} product of {of}-bit codes to x in {x}")
             }
             Self::Operand { scheme, own, experts } => {
                 let experts = experts.map(|role| format!("{role} ")).unwrap_or_default();

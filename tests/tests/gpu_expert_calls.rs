@@ -1,5 +1,7 @@
 //! Calls of whole expert layers on simulated GPUs: edges, and what decides nothing.
-use quantloom::codegen::jit::Simulator;
+use std::sync::Arc;
+
+use quantloom::codegen::jit::{JitWithOverrides, Simulator};
 use quantloom::runtime::element::bf16;
 use quantloom::runtime::experts::{
     ExpertCall, ExpertError, ExpertLayer, ExpertMatrices, ExpertOp as _, ExpertOptions, Routed,
@@ -36,9 +38,10 @@ fn prepared_of(
     (simulator, options): (Simulator, &ExpertOptions),
 ) -> GpuExpertLayer<Simulator> {
     let layer: ExpertLayer = layer.parse().unwrap();
-    let shard = |number| matrix(scheme, (96, 64), 100 + number);
+    let i = layer.intermediate;
+    let shard = |number| matrix(scheme, (i, 64), 100 + number);
     let gate_up = (0..8u64).map(|expert| vec![shard(2 * expert), shard(2 * expert + 1)]).collect();
-    let down = (0..8u64).map(|expert| matrix(scheme, (64, 96), 200 + expert)).collect();
+    let down = (0..8u64).map(|expert| matrix(scheme, (64, i), 200 + expert)).collect();
     let matrices = ExpertMatrices::new(gate_up, down).unwrap();
     GpuDevice::new(simulator).prepare_layer(&layer, &matrices, options).unwrap()
 }
@@ -190,6 +193,29 @@ fn the_order_comes_right_before_its_first_reader() {
         let begin = kernels.iter().zip(expected).all(|(kernel, work)| kernel.starts_with(work));
         assert!(begin, "{}: {kernels:?}", scheme.name);
     }
+}
+
+/// A first product that writes what the second one reads is one kernel, which `explain` names; beside another gate there is one between.
+#[test]
+fn a_first_product_that_writes_an_operand_is_one_launch() {
+    let scheme = quantloom_kernels::scheme("fp8_block").unwrap();
+    let choices = "use warp_group; warp_group(unswapped=0, tokens=32, groups=2, row_tiles=2, stages=4, batch=4)";
+    let source = Arc::new(JitWithOverrides::new(choices.parse().unwrap()));
+    let of = |columns: u32| {
+        let simulator = Simulator::new("sm_90a").unwrap().with_source(source.clone());
+        let text = format!("8 experts of 64 x {columns}, top 2, softmax, silu");
+        let layer = prepared_of(scheme, &text, (simulator, &ExpertOptions::default()));
+        let said = layer.explain(TOKENS);
+        let first = said.lines().find(|line| line.starts_with("first product")).unwrap();
+        (layer.kernels(TOKENS), first.to_owned())
+    };
+    let writes = "gate_up and silu product of 8-bit codes to x in bf16 for products of 8-bit codes";
+    let (kernels, first) = of(128);
+    assert!(kernels.len() == 4 && kernels[1].starts_with(writes), "{kernels:?}");
+    assert!(first.contains(writes), "{first}");
+    let (kernels, first) = of(96);
+    assert!(kernels.len() == 5 && kernels[2].starts_with("down x in bf16"), "{kernels:?}");
+    assert!(!first.contains("to x in"), "{first}");
 }
 
 /// Parts of 16 bits: where f32 is more bytes than are allowed, and y has 16 bits.

@@ -119,3 +119,32 @@ fn products_that_group_pairs_conform() {
         assert!(!there(["combined", ""]) && there(["weighted sum of experts", "slots=0"]));
     });
 }
+
+/// First products whose blocks write what the second product reads of h: scales beside codes of 8 bits, and in elements of 16 bits, with
+/// every routing.
+#[test]
+fn products_that_write_what_the_next_one_reads_conform() {
+    let schemes = ["fp8_block", "ct_mxfp8"];
+    schemes.into_par_iter().for_each(|name| {
+        let suite = ExpertSuite {
+            shapes: vec![(136, 256)],
+            gates: vec![Gate::Silu],
+            tokens: vec![5, 40],
+            seeds: vec![0],
+            every: 1,
+            ..ExpertSuite::default()
+        };
+        let choices = "use warp_group; warp_group(unswapped=0, tokens=32, groups=2, row_tiles=2, stages=4, batch=4)";
+        let source = JitWithOverrides::new(choices.parse().unwrap());
+        let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
+        let device = GpuDevice::new(simulator);
+        let backends: [&dyn Backend; 1] = [&device];
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
+        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(done.not_scheduled.is_empty(), "{:?}", done.not_scheduled);
+        let writes = |kernel: &String| kernel.contains("gate_up and silu") && kernel.contains("to x in bf16");
+        assert!(done.kernels.iter().any(writes), "{name}: {:?}", done.kernels);
+        assert!(!done.kernels.iter().any(|kernel| kernel.contains("down x in")), "{:?}", done.kernels);
+    });
+}

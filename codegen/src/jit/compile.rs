@@ -303,25 +303,28 @@ pub(super) fn built(key: &KernelKey, target: &'static Target) -> Result<Kernel, 
         Some(1) => problem.of_warp_groups().clone(),
         _ => problem.clone(),
     };
+    let product = |output, experts: Option<ExpertRole>| {
+        let in_range = parameters.get(SCALES_IN_RANGE) == Some(&1);
+        let problem = problem()?.giving(output)?.of_scales(in_range);
+        let problem = match parameters.get(INPUT_DTYPE) {
+            Some(&number) => problem.reading(input_dtype(number).ok_or_else(none)?),
+            None => problem,
+        };
+        let Some(role) = experts else { return Ok::<_, JitError>(problem) };
+        let experts = size("experts")?;
+        let from = parameters.get(CHOSEN_FROM).copied().unwrap_or(experts);
+        let sizes = (size("shards")?, size("top_k")?);
+        Ok(problem.stacked(stack(role, (experts, from), sizes))?)
+    };
     let direction = match &key.work {
         Work::Product { output, experts, .. } => {
-            let chosen = Chosen::read(name, parameters)?;
-            let in_range = parameters.get(SCALES_IN_RANGE) == Some(&1);
-            let problem = problem()?.giving(*output)?.of_scales(in_range);
-            let problem = match parameters.get(INPUT_DTYPE) {
-                Some(&number) => problem.reading(input_dtype(number).ok_or_else(none)?),
-                None => problem,
-            };
-            let problem = match experts {
-                None => problem,
-                Some(role) => {
-                    let experts = size("experts")?;
-                    let from = parameters.get(CHOSEN_FROM).copied().unwrap_or(experts);
-                    let sizes = (size("shards")?, size("top_k")?);
-                    problem.stacked(stack(*role, (experts, from), sizes))?
-                }
-            };
-            return Ok(chosen.write(&problem)?);
+            return Ok(Chosen::read(name, parameters)?.write(&product(*output, *experts)?)?);
+        }
+        Work::ProductWithOperand { own, role, second, .. } => {
+            let problem = product(*own, Some(*role))?;
+            let stack = problem.stack.ok_or_else(none)?;
+            let operand = operand::of_second(key, (target, stack), (second, *own))?;
+            return Ok(Chosen::read(name, parameters)?.write(&problem.writing(operand)?)?);
         }
         Work::Operand { own, experts, .. } if name == operand::SCHEDULE => {
             let (columns, launch) = (size("x_columns")?, size("launch")?);
@@ -389,7 +392,7 @@ pub(super) fn problem_on(
     Ok(problem.of_scales(request.scales_in_range))
 }
 
-fn posed(
+pub(super) fn posed(
     scheme: &Scheme,
     activation: &Activation,
     target: &'static Target,

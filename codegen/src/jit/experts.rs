@@ -159,6 +159,7 @@ pub(super) fn written(key: &KernelKey, target: &'static Target) -> Result<Kernel
             shared: size("shared")? != 0,
         }),
         Work::Product { .. }
+        | Work::ProductWithOperand { .. }
         | Work::Operand { .. }
         | Work::OrderWithOperand { .. }
         | Work::ToNative(_)

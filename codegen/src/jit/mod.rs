@@ -256,6 +256,17 @@ impl Products for Jit {
         Ok(operand::key_with_order(request, &problem(request)?, product, of)?)
     }
 
+    fn product_with_operand(
+        &self,
+        [first, second]: [&Request<'_>; 2],
+        [of_first, of_second]: [&Stacked; 2],
+        choices: [&StackedChoice; 2],
+    ) -> Result<Option<KernelKey>, Refusal> {
+        let reads = problem_of_experts(second, of_second)?;
+        let products = (&problem_of_experts(first, of_first)?, (second, of_second, &reads));
+        Ok(operand::key_of_product(products, choices)?)
+    }
+
     fn rounds_x(&self, request: &Request<'_>) -> Result<FloatFormat, Refusal> {
         let operand = problem(request)?.input.operand;
         Ok(match (request.activation, operand.number()) {

@@ -1,17 +1,18 @@
 //! The kernels that compute the operand of x for a product.
 
-use quantloom_dsl::Activation;
+use quantloom_dsl::experts::{ExpertProduct, OperandOf};
 use quantloom_dsl::format::Number;
-use quantloom_runtime::gpu::{Request, Stacked};
+use quantloom_dsl::{Activation, Scheme};
+use quantloom_runtime::gpu::{Request, Stacked, StackedChoice};
 use quantloom_runtime::source::{ExpertRole, KernelKey, Schedule, Work};
 
 use super::JitError;
-use super::compile::{layout_of, role, stack};
+use super::compile::{self, layout_of, role, stack};
 use crate::ir::Kernel;
 use crate::schedule::activation::{ActivationProblem, Routed, activation};
 use crate::schedule::experts::SortProblem;
-use crate::schedule::{Chosen, Problem, order_with_operand, takes_order_with_operand};
-use crate::target::Feature;
+use crate::schedule::{Chosen, Problem, Stack, order_with_operand, takes_order_with_operand};
+use crate::target::{Feature, Target};
 
 /// The name of these kernels' schedule in a key.
 pub(super) const SCHEDULE: &str = "activation";
@@ -90,13 +91,9 @@ pub(super) fn keys_stacked(
     let own = as_multiplied(product, chosen);
     let Some(problem) = problem(request, own)? else { return Ok(Vec::new()) };
     let &Stacked { experts, shards, top_k, .. } = stacked;
-    // What becomes of the sums does not matter here.
-    let role = role(stacked);
-    let role = ExpertRole { gate: None, weighted: false, combined: false, shared: None, ..role };
-    let stack = stack(role, (experts, experts), (shards, top_k));
-    let copies = chosen.is_some_and(|chosen| chosen.schedule().copies_token_blocks(stack));
-    let routed =
-        Routed { stack, slots: u32::try_from(slots).unwrap_or(u32::MAX), whole_blocks: copies };
+    let role = role_of_operand(stacked);
+    let routed = routed(stacked, (chosen, slots));
+    let copies = routed.whole_blocks;
     let problem = problem.routed(routed);
     let dtype = Number::Float(request.input_dtype);
     let work = Work::expert_operand(request.scheme, request.activation, dtype, role);
@@ -105,6 +102,84 @@ pub(super) fn keys_stacked(
     let more = sizes.into_iter().chain(of_warp_groups(product, own).iter().copied());
     let more = more.chain(layout_of(product)).chain(whole);
     Ok(launches(request, &problem, work, &more.collect::<Vec<_>>()))
+}
+
+/// What a product is to its expert layer, as far as what it reads of x depends on that: what becomes of the sums does not matter.
+fn role_of_operand(stacked: &Stacked) -> ExpertRole {
+    let role = role(stacked);
+    ExpertRole { gate: None, weighted: false, combined: false, shared: None, ..role }
+}
+
+/// The rows of x of a product of an expert layer by a choice, with token blocks of `slots` slots.
+fn routed(stacked: &Stacked, (chosen, slots): (Option<Chosen>, u64)) -> Routed {
+    let &Stacked { experts, shards, top_k, .. } = stacked;
+    let stack = stack(role_of_operand(stacked), (experts, experts), (shards, top_k));
+    let whole_blocks = chosen.is_some_and(|chosen| chosen.schedule().copies_token_blocks(stack));
+    Routed { stack, slots: u32::try_from(slots).unwrap_or(u32::MAX), whole_blocks }
+}
+
+/// The parameters of a key whose first product writes the operand of a second one: that product's, and whether warp groups read it.
+const OF_SECOND: [&str; 4] = ["second_n", "second_k", "second_x_columns", "second_warp_groups"];
+/// The same, of a second weight in the layout for a range of numbers.
+const SECOND_OF_RANGE: &str = "second_layout_of_range";
+
+/// The key of the one kernel that multiplies in the first product of an expert layer and makes what the second one reads of its rows, by
+/// choices for both; `None` if there is none.
+pub(super) fn key_of_product(
+    (first, (request, stacked, second)): (&Problem, (&Request<'_>, &Stacked, &Problem)),
+    [choice, of_second]: [&StackedChoice; 2],
+) -> Result<Option<KernelKey>, JitError> {
+    let kernel = &choice.choice.key;
+    let Some(of_first_choice) = chosen(Some(kernel))? else { return Ok(None) };
+    let reads = chosen(Some(&of_second.choice.key))?;
+    let own = as_multiplied(second, reads);
+    let Some(operand) = problem(request, own)? else { return Ok(None) };
+    let operand = operand.routed(routed(stacked, (reads, choice.slots)));
+    let written = first.clone().writing(operand);
+    let taken = written.is_ok_and(|problem| of_first_choice.schedule().checked(&problem).is_ok());
+    let Work::Product { scheme, output, experts: Some(role) } = &kernel.work else {
+        return Ok(None);
+    };
+    let [first_activation] = &scheme.activations[..] else { return Ok(None) };
+    let alike = stacked.operand == OperandOf::Row && choice.slots == of_second.slots;
+    if !taken || !alike {
+        return Ok(None);
+    }
+    let of = (&**scheme, first_activation);
+    let second_of = (request.scheme, request.activation);
+    let work = Work::product_with_operand(of, *output, *role, second_of);
+    let of_warp_groups = u64::from(!of_warp_groups(second, own).is_empty());
+    let sizes = [request.n, request.k, request.x_columns, of_warp_groups];
+    let range = layout_of(second).map(|(_, value)| (SECOND_OF_RANGE, value));
+    let more = OF_SECOND.into_iter().zip(sizes).chain(range);
+    let mut schedule = kernel.schedule.clone();
+    schedule.parameters.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    Ok(Some(KernelKey { work, schedule, target: kernel.target.clone() }))
+}
+
+/// The operand that the kernel of such a key writes of rows of a type, for a second product of a scheme in a layer of this stack. All slots of
+/// token blocks in use are written, of however many slots.
+pub(super) fn of_second(
+    key: &KernelKey,
+    (target, stack): (&'static Target, Stack),
+    (scheme, own): (&Scheme, Number),
+) -> Result<ActivationProblem, JitError> {
+    let Schedule { name, parameters } = &key.schedule;
+    let size = |size: &'static str| {
+        let missing = || JitError::Size { schedule: name.clone(), size };
+        parameters.get(size).copied().ok_or_else(missing)
+    };
+    let [n, k, columns, warp_groups] = OF_SECOND.map(size);
+    let [activation] = &scheme.activations[..] else {
+        return Err(JitError::Work(Box::new(key.clone())));
+    };
+    let of_range = parameters.get(SECOND_OF_RANGE) == Some(&1);
+    let second = compile::posed(scheme, activation, target, ((n?, k?), of_range))?;
+    let second = if warp_groups? == 1 { second.of_warp_groups() } else { &second };
+    let (product, operand) = (ExpertProduct::Down, OperandOf::Row);
+    let stack = Stack { product, shards: 1, gate: None, operand, ..stack };
+    let routed = Routed { stack, slots: 1, whole_blocks: true };
+    Ok(posed(second, own, columns?)?.routed(routed))
 }
 
 /// The key of the one kernel that also sorts the pairs of an expert layer with k experts a token, for its first product by

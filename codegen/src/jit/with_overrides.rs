@@ -153,6 +153,15 @@ impl Products for JitWithOverrides {
         Jit.order_with_operand(request, product, of)
     }
 
+    fn product_with_operand(
+        &self,
+        requests: [&Request<'_>; 2],
+        stacked: [&Stacked; 2],
+        choices: [&StackedChoice; 2],
+    ) -> Result<Option<KernelKey>, Refusal> {
+        Jit.product_with_operand(requests, stacked, choices)
+    }
+
     fn operand(
         &self,
         request: &Request<'_>,

@@ -29,7 +29,8 @@
 //! `problem` describes the operand, `rows` says which row of x a row of the operand is made of, `source` loads x, `value_range` finds minima and maxima, `rounding` has
 //! arithmetic and short floats, `scale` chooses a level's scale, `levels` combines levels, `group_scales`
 //! has groups that the lanes of a warp cannot handle, `quotient` divides, `code` assembles the operand's
-//! words. `block` has a row that a block of a product makes for itself.
+//! words. `block` has a row that a block of a product makes for itself, `results` rows that a block makes of its results for another
+//! product.
 
 mod block;
 mod code;
@@ -38,6 +39,7 @@ mod levels;
 mod operand_scales;
 mod problem;
 mod quotient;
+mod results;
 mod rounding;
 mod rows;
 mod scale;
@@ -61,6 +63,7 @@ use crate::target::Feature;
 pub(in crate::schedule) use block::{BlockOperand, OperandOfBlock, vectors_of_thread};
 pub use problem::ActivationProblem;
 pub(in crate::schedule) use problem::common_group;
+pub(in crate::schedule) use results::{OperandOfResults, RESULTS};
 pub(in crate::schedule) use rounding::{at_least, at_most};
 pub use rows::Routed;
 
@@ -261,6 +264,24 @@ pub(in crate::schedule) fn write_part(
     this.write(b, rows, programmatic);
 }
 
+/// The buffer of an operand, of a role, with so many rows.
+pub(in crate::schedule) fn operand_buffer(
+    b: &mut Builder,
+    problem: &ActivationProblem,
+    role: BufferRole,
+    rows: Extent,
+) -> BufferId {
+    let word = match problem.operand.stored_bits() {
+        ..=8 => Word::U8,
+        16 => Word::U16,
+        _ => Word::U32,
+    };
+    let bytes = problem.padded * problem.operand.stored_bits() / 8;
+    let shape = [rows, Extent::Constant(bytes / word.bytes())];
+    let layout = format!("{} [p, m]", problem.operand);
+    b.buffer_of(role, word, problem.rows_access(), &shape, &layout)
+}
+
 /// Everything that the parts of the kernel share.
 struct Writer<'p> {
     problem: &'p ActivationProblem,
@@ -288,17 +309,9 @@ impl<'p> Writer<'p> {
         let source = VectorSource::declare(b, problem, m, problem.gathers);
         let own = problem.quantiser().filter(|_| !problem.has_scale_kernel());
         let given = own.map(|quantiser| Given::declare(b, problem, quantiser));
-        let word = match problem.operand.stored_bits() {
-            ..=8 => Word::U8,
-            16 => Word::U16,
-            _ => Word::U32,
-        };
-        let bytes = problem.padded * problem.operand.stored_bits() / 8;
-        let shape = [rows, Extent::Constant(bytes / word.bytes())];
-        let layout = format!("{} [p, m]", problem.operand);
-        let access = problem.rows_access();
-        let operand = b.buffer_of(BufferRole::Operand, word, access, &shape, &layout);
-        let levels = given.map(|given| Levels::declare(b, problem, given, (rows, m), row));
+        let operand = operand_buffer(b, problem, BufferRole::Operand, rows);
+        let scales = (problem, BufferRole::OperandScale);
+        let levels = given.map(|given| Levels::declare(b, scales, given, (rows, m), row));
         let group_scales = GroupScales::declare(b, problem, (rows, m), row);
         let thread = b.special(Special::Thread);
         let first = match problem.routed {
@@ -480,6 +493,17 @@ impl<'p> Writer<'p> {
     /// Writes a vector of the operand, and the scales of groups that start there.
     fn finish(&self, b: &mut Builder, column: Operand, words: &[Operand], outer: Option<&OfRow>) {
         let inside = self.inside(b, column);
+        self.finish_where(b, (column, inside), words, outer);
+    }
+
+    /// The same of a vector that is inside of the operand, or not.
+    fn finish_where(
+        &self,
+        b: &mut Builder,
+        (column, inside): (Operand, Operand),
+        words: &[Operand],
+        outer: Option<&OfRow>,
+    ) {
         let words = match (&self.levels, outer) {
             (Some(levels), Some(outer)) => {
                 let elements = self.source.elements(b, words);

@@ -6,6 +6,7 @@ use quantloom_dsl::layout::Component;
 use quantloom_dsl::{BufferRole, Dimension};
 
 use super::Problem;
+use super::activation::operand_buffer;
 use super::chunk::chunk_words;
 use super::group_params::GroupParams;
 use super::input::ScaleOrder;
@@ -25,7 +26,8 @@ pub struct ProductBuffers {
     /// The activation, [M, columns of the input]: `x`. The second product of an expert layer has a row
     /// per slot, and so has the first one if experts read x in different ways.
     pub x: BufferId,
-    /// The result, [M, N]: `y`. In an expert layer a row per shard and slot, or per pair.
+    /// The result, [M, N]: `y`. In an expert layer a row per shard and slot, or per pair. Or what another product reads of y
+    /// ([`Problem::writing`]): `h_operand`.
     pub y: BufferId,
     /// The scales of segments' sums or of weights: `scale`. This buffer and the other ones of groups have the layout
     /// [`GroupParams::layout`].
@@ -91,10 +93,17 @@ impl ProductBuffers {
         let shape = [x_rows, fixed(problem.input.words(problem.input.columns))];
         let layout = format!("{} [k, m]", problem.input.operand);
         let x = b.buffer_of(BufferRole::X, problem.input.word(), Access::ReadOnly, &shape, &layout);
-        let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
-        let shape: Vec<Extent> = y_rows.into_iter().chain([fixed(problem.n)]).collect();
-        let layout = format!("{} [n, m]", problem.output);
-        let y = b.buffer_of(BufferRole::Y, word, y_access, &shape, &layout);
+        let y = match (problem.operand_of_y.as_deref(), order) {
+            (Some(operand), Some(order)) => {
+                operand_buffer(b, operand, BufferRole::HiddenOperand, order.all_slots())
+            }
+            _ => {
+                let word = if problem.output.bits() == 32 { Word::U32 } else { Word::U16 };
+                let shape: Vec<Extent> = y_rows.into_iter().chain([fixed(problem.n)]).collect();
+                let layout = format!("{} [n, m]", problem.output);
+                b.buffer_of(BufferRole::Y, word, y_access, &shape, &layout)
+            }
+        };
         let of_groups: Vec<_> = problem.group_params().collect();
         let per_group = |b: &mut Builder, role: BufferRole| {
             let &(_, params) = of_groups.iter().find(|(known, _)| *known == role)?;

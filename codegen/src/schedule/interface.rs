@@ -104,6 +104,11 @@ pub trait Schedule: FreeChoices {
         false
     }
 
+    /// Whether blocks write what another product reads of y, where a problem says so ([`Problem::writing`]).
+    fn writes_operand(&self, _problem: &Problem) -> bool {
+        false
+    }
+
     /// Whether blocks find the pairs of an expert that are not sorted, and multiply them together.
     fn groups_pairs(&self) -> bool {
         false
@@ -122,6 +127,9 @@ pub trait Schedule: FreeChoices {
     fn checked<'p>(&self, problem: &'p Problem) -> Result<MainLoop<'p>, Unscheduled> {
         if problem.stack.is_some_and(|stack| stack.combined) && !self.combines_experts() {
             return Err(Unscheduled::Combined(self.name()));
+        }
+        if problem.operand_of_y.is_some() && !self.writes_operand(problem) {
+            return Err(Unscheduled::WritesOperand(self.name()));
         }
         let main = self.main_loop(problem);
         self.check(&main).map(|()| main)

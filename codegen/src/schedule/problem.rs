@@ -74,6 +74,8 @@ pub struct Problem {
     pub input_dtype: Option<FloatFormat>,
     /// The experts whose matrices are stacked; `None` if there is a single matrix.
     pub stack: Option<Stack>,
+    /// What another product reads of y, which blocks write in place of y; `None` if they write y.
+    pub(super) operand_of_y: Option<Box<ActivationProblem>>,
     /// The mapping to the plan's own instruction, from which schedules begin ([`MainLoop::new`]).
     pub(super) own_mapping: Mapping,
     /// Whether all numbers are in [`Self::param_ranges`]. In bf16 scales multiply the constants of last dequantisation steps
@@ -204,6 +206,7 @@ impl Problem {
             output,
             input_dtype: None,
             stack: None,
+            operand_of_y: None,
             own_mapping: mapping,
             scales_in_range: false,
             of_warp_groups: None,
@@ -386,6 +389,20 @@ impl Problem {
         Ok(stacked)
     }
 
+    /// The same first product of an expert layer, with a gate, whose blocks write what the second product reads of h in place of h.
+    ///
+    /// # Errors
+    /// Rows of another kind, or an operand that does not follow from the columns of a group alone.
+    pub fn writing(self, operand: ActivationProblem) -> Result<Self, Unscheduled> {
+        let gated = self.stack.is_some_and(|stack| stack.gate.is_some() && !stack.direct);
+        let own = self.output == Number::Float(operand.own) && self.n == operand.k;
+        if !gated || !own || operand.columns_of_vectors().is_none() {
+            let part = UnscheduledPart::OperandOfResults;
+            return Err(Unscheduled::Scheme { target: self.target().name, part });
+        }
+        Ok(self.changed(|problem| problem.operand_of_y = Some(Box::new(operand.clone()))))
+    }
+
     /// Tiles of rows that the grid's blocks share out: those of a matrix, or of all matrices that a block
     /// multiplies together.
     pub(super) fn grid_row_tiles(&self) -> u32 {
@@ -539,7 +556,9 @@ impl Problem {
         };
         let stack = self.stack.map(Stack::label).unwrap_or_default();
         let scales = if self.scales_in_range { "_in_range" } else { "" };
-        let tile = format!("{tile}_n{}k{}{bias}{output}{stack}{scales}", self.n, self.k);
+        let operand = self.operand_of_y.as_deref().map(ActivationProblem::label_of_results);
+        let operand = operand.unwrap_or_default();
+        let tile = format!("{tile}_n{}k{}{bias}{output}{stack}{scales}{operand}", self.n, self.k);
         crate::plan::kernel_name(scheme, activation, &tile, self.target())
     }
 }

@@ -14,7 +14,8 @@
 //!
 //! A slot without a pair has no row: nothing of it is read or written. One exception: blocks that add the experts of a token and guess
 //! these (`skinny::early_weights`) read the row of a pair before they know whether its expert is here, and do not use it then. With a gate y has a row per slot, which
-//! is 0 for a slot without a pair, so that all rows of y are defined for the kernel that quantises them.
+//! is 0 for a slot without a pair, so that all rows of y are defined for the kernel that quantises them. (Where blocks write what the second
+//! product reads of such rows, slots of token blocks in use have one.)
 //!
 //! Without an order each pair is a token block with one slot, and both have one number. A block may multiply several of these pairs
 //! ([`PairGroup`]): its tokens are numbered in the block, and the number of such a token is that of its pair.

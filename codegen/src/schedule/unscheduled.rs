@@ -77,6 +77,9 @@ pub enum Unscheduled {
     /// The sum of a token's experts by a schedule whose blocks do not add them.
     #[error("blocks of the schedule {0} do not add the experts of a token")]
     Combined(&'static str),
+    /// The operand of another product by a schedule whose blocks write y alone, or have no whole groups of its columns.
+    #[error("blocks of the schedule {0} do not write the operand of another product in place of y")]
+    WritesOperand(&'static str),
     /// Programmatic dependent launch on a target without that feature.
     #[error("programmatic dependent launch is not supported on {0}")]
     DependentLaunch(&'static str),
@@ -89,6 +92,11 @@ pub enum UnscheduledPart {
     /// A scheme of stacked experts as one weight.
     #[error("experts")]
     Experts,
+    /// Results of which blocks make no operand of another product.
+    #[error(
+        "an operand of results that are not h in 16 bits by sorted pairs, or that depends on more than groups of their columns"
+    )]
+    OperandOfResults,
     /// Products in a type.
     #[error("products in {0}")]
     Products(OperandType),

@@ -20,7 +20,8 @@
 //!
 //! `ring` is that order, `stage` what a stage holds, `weights` and `params` what a consumer reads of w, `sums`
 //! where products add up (`token_scales`: with scales of x along K), `exchange` how two blocks share out K, and `store`
-//! the way from sums to y (`y_lines`: its lines in shared memory; `gates`: those of expert layers). A block that persists (`persistent`, and in every expert layer) has one tile after another
+//! the way from sums to y (`y_lines`: its lines in shared memory; `gates`: those of expert layers; `hidden_operand`: to what the second
+//! product of a layer reads of h). A block that persists (`persistent`, and in every expert layer) has one tile after another
 //! (`tiles`), or two warp groups are in ping-pong (`ping_pong`); in an expert layer each has the matrix of its expert and its slots (`pairs`); rows of x that are not neighbours are copied by all lanes of the producer (`gather`). Tensor copies keep the order of columns and swizzle lines of 128 bytes; the native layout is made so that `ldmatrix` of its 16-byte vectors gives fragments of A with x in that
 //! order (`plan::native`). What is beyond M, N or K is zero in every copy, and not stored.
 
@@ -28,6 +29,7 @@ mod consumer;
 mod exchange;
 mod gates;
 mod gather;
+mod hidden_operand;
 mod limits;
 mod model;
 mod pairs;
@@ -163,6 +165,7 @@ impl Block<'_> {
     fn write_tiles(&self, b: &mut Builder) {
         let (stages, ring, (table, ping_pong)) = self.declare(b);
         let WarpGroupTile { tokens, programmatic, multicast, .. } = self.tile;
+        let problem = self.main.problem;
         let row_blocks = self.tile.row_blocks(self.main.problem);
         let tiles = match self.main.problem.stack.zip(self.io.order) {
             Some(experts) => {
@@ -170,7 +173,8 @@ impl Block<'_> {
                 let rows = self.native_tiles();
                 let prefetch =
                     WeightsPrefetch::new(self.main.problem, &self.io, (rows, threads, 1));
-                Tiles::of_stack(b, experts, row_blocks, (programmatic, prefetch))
+                let zeros = experts.0.gate.is_some() && problem.operand_of_y.is_none();
+                Tiles::of_stack(b, experts, (row_blocks, zeros), (programmatic, prefetch))
             }
             None => {
                 let blocks = (row_blocks, multicast);
@@ -195,6 +199,7 @@ impl Block<'_> {
                 };
                 match &tile.routed {
                     None => work(b),
+                    Some(_) if problem.operand_of_y.is_some() => work(b),
                     Some(routed) => routed.if_in_use(b, work, |b| {
                         gated::zeros(b, (self.main, &self.io), routed, (self.tile.rows(), by));
                     }),

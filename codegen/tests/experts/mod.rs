@@ -6,7 +6,7 @@ mod combine;
 mod exponential;
 mod function;
 mod launched;
-mod mutations;
+pub(crate) mod mutations;
 mod operand;
 mod order_with_operand;
 mod reciprocal;

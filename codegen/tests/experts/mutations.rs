@@ -11,7 +11,7 @@ use super::sort::{NONE, Pairs};
 use crate::kernels::mutation::{Mutation, gone, mutate};
 
 /// A mutation of some kernel changes it, and is found.
-pub(super) fn found(
+pub(crate) fn found(
     what: &str,
     mutation: Mutation,
     check: impl Fn(&dyn Fn(&mut Kernel)) -> Result<(), String>,

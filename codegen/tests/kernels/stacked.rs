@@ -14,7 +14,7 @@ use quantloom_dsl::reference::PlainCodes;
 use quantloom_dsl::{Activation, Scheme, parse};
 use quantloom_runtime::gpu::{Products as _, Request, Stacked};
 use quantloom_runtime::pack::pack;
-use quantloom_runtime::source::{BufferRole, Count, ParameterKind, ProblemSize};
+use quantloom_runtime::source::{BufferRole, Count, KernelKey, ParameterKind, ProblemSize};
 use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tools::conformance::{Expectation, draw, expectations};
 
@@ -89,7 +89,7 @@ pub fn asked(stack: Stack, slots: Option<u64>, output: FloatFormat) -> Stacked {
 }
 
 /// A buffer of a kernel, by its role.
-type Bound = (BufferRole, Contents);
+pub type Bound = (BufferRole, Contents);
 
 /// A product of random numbers with stacked experts.
 pub struct RandomStack {
@@ -168,7 +168,7 @@ impl RandomStack {
             ExpertProduct::Down => pairs,
         };
         let x = draw::tokens(scheme, own, rows, k as usize, seed);
-        let operand = operand(&request, &x, rows);
+        let operand = operand((&request, None), &x, rows);
         let scheme = scheme.clone();
         Some(Self {
             scheme,
@@ -183,6 +183,12 @@ impl RandomStack {
             x,
             operand,
         })
+    }
+
+    /// The same whose x is as a kernel reads it.
+    pub fn read_by(self, kernel: &KernelKey) -> Self {
+        let operand = operand((&self.request(), Some(kernel)), &self.x, self.rows());
+        Self { operand, ..self }
     }
 
     /// The same whose x is 1 in e4m3, with scales of 1, as warp groups read it.
@@ -249,6 +255,19 @@ impl RandomStack {
     /// # Errors
     /// The simulator's fault.
     pub fn run(&self, kernel: &Verified<Kernel>, slots: u32, seed: u64) -> Result<Run, String> {
+        Ok(self.run_all(kernel, slots, seed)?.0)
+    }
+
+    /// The same, and all buffers of the kernel.
+    ///
+    /// # Errors
+    /// The simulator's fault.
+    pub fn run_all(
+        &self,
+        kernel: &Verified<Kernel>,
+        slots: u32,
+        seed: u64,
+    ) -> Result<(Run, Vec<Bound>), String> {
         let direct = kernel.buffers.iter().any(|buffer| buffer.role == Some(BufferRole::Ids));
         let (of_slots, order) = match direct {
             true => self.ids(),
@@ -307,8 +326,18 @@ impl RandomStack {
             let own = if buffer.word.bytes() == 4 { F32 } else { self.own };
             given.push((BufferRole::Shared, Contents::from_bytes(self.shared(own).1)));
         }
-        let (y, report) = launch(kernel, &self.sizes(), given, seed)?;
-        Ok(Run { y, of_slots, order, weights, report })
+        let (y, all, report) = launch(kernel, &self.sizes(), given, seed)?;
+        Ok((Run { y, of_slots, order, weights, report }, all))
+    }
+
+    /// The buffers after a kernel of the second product's operand, whose x is y of this product, one row a slot.
+    ///
+    /// # Errors
+    /// The simulator's fault.
+    pub fn operand_of(&self, kernel: &Verified<Kernel>, h: &Run) -> Result<Vec<Bound>, String> {
+        let given = vec![(BufferRole::Order, h.order.clone()), (BufferRole::X, h.y.clone())];
+        let sizes = ProblemSize { m: h.of_slots.len() as u64, ..self.sizes() };
+        Ok(launch_all(kernel, &sizes, given, 0)?.0)
     }
 
     /// Pairs by slot, and the ids of pairs, where each pair is a token block.
@@ -556,14 +585,18 @@ impl RandomStack {
 }
 
 /// What the product reads of x: x, or what its kernels make of it.
-fn operand(request: &Request<'_>, x: &[f64], rows: usize) -> Vec<(BufferRole, Vec<u8>)> {
+fn operand(
+    (request, kernel): (&Request<'_>, Option<&KernelKey>),
+    x: &[f64],
+    rows: usize,
+) -> Vec<(BufferRole, Vec<u8>)> {
     let number = Number::Float(request.input_dtype);
     let bytes = request.input_dtype.bits() as usize / 8;
     let words = x.iter().map(|x| number.encode(*x, Overflow::Special));
     let x: Vec<u8> = words.flat_map(|word| word.to_le_bytes()[..bytes].to_vec()).collect();
     let mut known = vec![(BufferRole::X, Contents::from_bytes(x))];
     let sizes = ProblemSize::new(rows as u64, request.n, request.x_columns, 132);
-    for key in Jit.operand(request, None).unwrap() {
+    for key in Jit.operand(request, kernel).unwrap() {
         let kernel = Jit.kernel(&key).unwrap();
         let all = launch_all(&kernel, &sizes, known, 0).unwrap().0;
         known = all;
@@ -587,13 +620,13 @@ pub struct Run {
     pub report: Report,
 }
 
-/// Runs a kernel, and gives y.
+/// Runs a kernel, and gives y and all buffers.
 fn launch(
     kernel: &Verified<Kernel>,
     sizes: &ProblemSize,
     given: Vec<Bound>,
     seed: u64,
-) -> Result<(Contents, Report), String> {
+) -> Result<(Contents, Vec<Bound>, Report), String> {
     let (all, report) = launch_all(kernel, sizes, given, seed)?;
     let y = all.iter().find(|(role, _)| *role == BufferRole::Y);
     let y = y.map(|(_, contents)| contents.clone()).unwrap_or_default();
@@ -601,7 +634,7 @@ fn launch(
     if counters.is_some_and(|(_, left)| left.bytes.iter().any(|byte| *byte != 0)) {
         return Err("the count of arrivals is not 0 afterwards".to_owned());
     }
-    Ok((y, report))
+    Ok((y, all, report))
 }
 
 /// Runs a kernel by its launch rule, and gives all buffers back.

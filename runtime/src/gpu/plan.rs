@@ -134,6 +134,8 @@ fn belongs_to_product(role: BufferRole) -> bool {
         | BufferRole::Weighted
         | BufferRole::Summed
         | BufferRole::Hidden
+        | BufferRole::HiddenOperand
+        | BufferRole::HiddenScale
         | BufferRole::Parts
         | BufferRole::Shared => false,
     }

@@ -460,6 +460,22 @@ pub trait Products: KernelSource {
         Ok(None)
     }
 
+    /// One kernel in place of the first product's, which applies the gate, and of those of [`Products::operand_stacked`] for the second
+    /// product. It writes [`BufferRole::HiddenOperand`] and, where the second product reads scales, [`BufferRole::HiddenScale`], which
+    /// the second product's kernel reads as [`BufferRole::X`] and [`BufferRole::OperandScale`]; `None` if there is none. Both choices
+    /// are of as many slots.
+    ///
+    /// # Errors
+    /// Why no kernel of the source makes the operand.
+    fn product_with_operand(
+        &self,
+        _requests: [&Request<'_>; 2],
+        _stacked: [&Stacked; 2],
+        _choices: [&StackedChoice; 2],
+    ) -> Result<Option<KernelKey>, Refusal> {
+        Ok(None)
+    }
+
     /// The float type to which kernels round x of the request's own type before they multiply it; its
     /// own if they do not.
     ///

@@ -330,7 +330,7 @@ impl<'p> GroupScales<'p> {
     ) -> Option<Self> {
         let quantiser = problem.quantiser().filter(|_| problem.has_scale_kernel())?;
         let given = OfGroups::declare(b, problem, quantiser, (rows, Access::ReadOnly));
-        let scale = OperandScales::declare(b, problem, (rows, m), row);
+        let scale = OperandScales::declare(b, (problem, BufferRole::OperandScale), (rows, m), row);
         let codes = Codes { quantiser, operand: problem.operand };
         let rounding = Scales::new(problem, quantiser).rounding();
         Some(Self { problem, codes, given, scale, rounding })

@@ -88,15 +88,16 @@ pub(super) const fn columns(level: &ScaleLevel) -> Option<u32> {
 }
 
 impl<'p> Levels<'p> {
-    /// Declares the buffers that are written besides the operand.
+    /// Declares the buffers that are written besides the operand: scales, of a role.
     pub(super) fn declare(
         b: &mut Builder,
-        problem: &'p ActivationProblem,
+        (problem, role): (&'p ActivationProblem, BufferRole),
         given: Given<'p>,
         rows: (Extent, ParameterId),
         row: Operand,
     ) -> Self {
-        let scale = problem.has_scales().then(|| OperandScales::declare(b, problem, rows, row));
+        let scale =
+            problem.has_scales().then(|| OperandScales::declare(b, (problem, role), rows, row));
         Self { scale, ..Self::new(problem, given) }
     }
 

@@ -36,7 +36,7 @@ impl OperandScales {
     /// Declares the buffer; `m` is the number of rows of x, `row` the number of the block's row.
     pub(super) fn declare(
         b: &mut Builder,
-        problem: &ActivationProblem,
+        (problem, role): (&ActivationProblem, BufferRole),
         (rows, m): (Extent, ParameterId),
         row: Operand,
     ) -> Self {
@@ -49,7 +49,7 @@ impl OperandScales {
         let zeros = problem.leaves_zero().then_some(ZeroPoints::BesideScales);
         let numbers = groups + u32::from(problem.leaves_zero());
         let (shape, access) = (order.shape(rows, numbers), problem.rows_access());
-        let buffer = b.buffer_of(BufferRole::OperandScale, word, access, &shape, &layout);
+        let buffer = b.buffer_of(role, word, access, &shape, &layout);
         // Token blocks have whole tiles.
         let own = order == ScaleOrder::TokenTiles && problem.routed.is_none();
         let end = own.then(|| {

@@ -12,7 +12,7 @@ use super::rows::Routed;
 use super::source::VECTOR;
 use crate::ir::Access;
 use crate::plan::scale::folds_input;
-use crate::plan::{OperandType, kernel_name};
+use crate::plan::{OperandType, kernel_name, product_name};
 use crate::schedule::input::leaves_zero;
 use crate::schedule::{ByteFragments, ScaleOrder, Unscheduled, UnscheduledPart};
 use crate::target::{Feature, Target};
@@ -235,6 +235,38 @@ impl ActivationProblem {
         self.quantiser().map_or(&[], |quantiser| &quantiser.scales)
     }
 
+    /// Columns of a group of the coarsest level, if the scales of a vector follow from the group's vectors alone, and the operand has the
+    /// columns of x in their order, and no others: what blocks of another product can make of their results.
+    pub(in crate::schedule) fn columns_of_vectors(&self) -> Option<u32> {
+        let quantiser = self.quantiser()?;
+        let chosen = quantiser.zero.is_none() && quantiser.scales.iter().all(|level| !level.stored);
+        let kept = !self.gathers && !self.prescales() && self.padded == self.k;
+        let apart = self.launches() == 1 && !self.spans_columns() && self.matrices() == 1;
+        let coarsest = quantiser.scales.iter().filter_map(columns).max();
+        coarsest.filter(|_| chosen && kept && apart)
+    }
+
+    /// The part of the name of a kernel that writes the operand of its results: the product that reads the operand, and its form.
+    pub(in crate::schedule) fn label_of_results(&self) -> String {
+        let product = product_name(&self.scheme, &self.activation);
+        format!("_for_{product}_{}{}", self.operand, self.form())
+    }
+
+    /// The part of a kernel's name that says how columns and scales are ordered.
+    fn form(&self) -> String {
+        let fragments = match self.fragments {
+            Some(ByteFragments::Whole) => "_fragments",
+            Some(ByteFragments::Nibbles) => "_nibbles",
+            Some(ByteFragments::Rows) | None => "",
+        };
+        let tiles = match self.scale_order {
+            ScaleOrder::Rows => "",
+            ScaleOrder::TokenTiles => "_tiles",
+        };
+        let folds = if self.folds { "_scaled" } else { "" };
+        format!("{folds}{fragments}{tiles}")
+    }
+
     /// Columns of the operand that share a scale; `None` if a row does.
     pub(super) fn columns_of_scale(&self) -> Option<u32> {
         self.segment.filter(|_| !self.folds)
@@ -358,19 +390,10 @@ impl ActivationProblem {
             _ => String::new(),
         };
         let (k, padded) = (self.k, self.padded);
-        let fragments = match self.fragments {
-            Some(ByteFragments::Whole) => "_fragments",
-            Some(ByteFragments::Nibbles) => "_nibbles",
-            Some(ByteFragments::Rows) | None => "",
-        };
-        let tiles = match self.scale_order {
-            ScaleOrder::Rows => "",
-            ScaleOrder::TokenTiles => "_tiles",
-        };
-        let folds = if self.folds { "_scaled" } else { "" };
+        let form = self.form();
         let routed = self.routed.map(Routed::label).unwrap_or_default();
         let tile = format!(
-            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{folds}{fragments}{tiles}{routed}"
+            "{what}_{own}_{operand}_k{k}p{padded}{segments}{gathers}{prescales}{codes}{form}{routed}"
         );
         kernel_name(&self.scheme, &self.activation, &tile, self.target)
     }

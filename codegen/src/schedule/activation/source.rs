@@ -5,7 +5,7 @@ use quantloom_dsl::BufferRole;
 
 use crate::ir::{
     Access, Address, Binary, BufferId, Builder, Cache, Extent, Half, Mask, Operand, ParameterId,
-    Reg, Side, Type, Width, Word,
+    Reg, Side, Space, Type, Width, Word,
 };
 
 use super::problem::ActivationProblem;
@@ -16,7 +16,7 @@ pub(super) const VECTOR: u32 = 8;
 
 /// Where vectors of x are loaded from.
 pub(super) struct VectorSource {
-    x: BufferId,
+    x: Space,
     /// For each column of the operand, its column of x.
     order: Option<BufferId>,
     /// The prescale of each column of x.
@@ -64,13 +64,14 @@ impl VectorSource {
         Self::of(b, problem, x, gathers)
     }
 
-    /// Of x in a buffer; declares its order and its prescale, if it has them.
+    /// Of x in some memory; declares its order and its prescale, if it has them.
     pub(super) fn of(
         b: &mut Builder,
         problem: &ActivationProblem,
-        x: BufferId,
+        x: impl Into<Space>,
         gathers: bool,
     ) -> Self {
+        let x = x.into();
         let half = half(problem.own);
         let each = |words: u32| -> Vec<Extent> {
             let matrices = problem.routed.map(|_| problem.matrices());

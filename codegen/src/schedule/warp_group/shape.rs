@@ -9,6 +9,7 @@ use super::stage::{kinds, ring_bytes};
 use super::{exchange, model, pairs, store, write, y_lines};
 use crate::ir::{Kernel, MATRIX_OPS, MatrixOp, MatrixScope};
 use crate::plan::native::SHARED_BYTES;
+use crate::schedule::activation::ActivationProblem;
 use crate::schedule::choices::choices;
 use crate::schedule::epilogue::EpilogueOp;
 use crate::schedule::group_params::GroupParams;
@@ -267,6 +268,17 @@ impl Schedule for WarpGroupTile {
 
     fn block_tokens(&self) -> u32 {
         self.tokens
+    }
+
+    /// A block has whole groups of columns of h, as lines in shared memory, before it stores them: those of one tile of rows of y a warp
+    /// group.
+    fn writes_operand(&self, problem: &Problem) -> bool {
+        let columns =
+            problem.operand_of_y.as_deref().and_then(ActivationProblem::columns_of_vectors);
+        let of_block = self.rows() / problem.together();
+        let one_tile = self.row_tiles == problem.together() && self.splits == 1;
+        let lines = !self.unswapped && one_tile && store::half_of(problem.output).is_some();
+        lines && columns.is_some_and(|columns| of_block.is_multiple_of(columns))
     }
 
     /// Tensor copies read neighbouring rows.

@@ -8,6 +8,7 @@
 //! Rows of pairs in 16 bits, which are not neighbours either, go through the same lines, which lanes copy to y:
 //! eight of them 128 bytes of a row.
 
+use super::hidden_operand::HiddenOperand;
 use super::pairs::Pairs;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
@@ -55,6 +56,18 @@ pub(super) fn store(
         return store_pairs(b, (block, buffer, half), (rows, pairs, &lanes), sums);
     }
     let rows_of_y = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
+    if let Some(operand) = problem.operand_of_y.as_deref() {
+        let to = lines(b, tokens, rows, buffer);
+        let mut hidden = HiddenOperand::declare(b, (block, operand), (buffer, rows_of_y), rows);
+        let epilogue = Finish::declare(b, block, (rows, pairs), (&lanes, 0u32.into()));
+        let first_row = first_row(b, block, rows);
+        let constants = epilogue.constants_of_shards(b, (sums.len(), first_row));
+        hidden.wait(b, block);
+        let of_lane = epilogue.tokens(&lanes);
+        let values = epilogue.values(b, (sums, &lanes, &constants), &of_lane);
+        write_lines(b, (values, half), to);
+        return hidden.write(b, block);
+    }
     let map = y_lines::map(b, block, rows_of_y, tokens);
     if block.waits() {
         b.push(Op::GridWait);
@@ -94,7 +107,9 @@ pub(super) fn gives_pairs(block: &Block<'_>) -> bool {
 
 /// The last tile of a block with several tiles has left the buffer.
 pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
-    if half_of(block.main.problem.output).is_some() && !gives_pairs(block) {
+    let problem = block.main.problem;
+    let lines = half_of(problem.output).is_some() && !gives_pairs(block);
+    if lines && problem.operand_of_y.is_none() {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let warp = b.rem(warp, block.group_warps());
         y_lines::end_of_tiles(b, lane, warp);

@@ -4,8 +4,8 @@
 //! rows. Tiles are numbered band by band, in a band by token block, with rows the fastest: tiles of neighbouring blocks read
 //! the same rows of x, and the token blocks of a matrix the band's rows of w at one time, from the second level of cache but
 //! for the first. A block's tiles are the number of blocks apart. The ring goes on from a tile to the next one: copies of
-//! the next tile start while consumers finish sums. In an expert layer without a gate token blocks that are not in use
-//! have no tiles; with one their rows of y are zeros.
+//! the next tile start while consumers finish sums. In an expert layer without a gate, or whose blocks
+//! write the second product's operand, token blocks that are not in use have no tiles; else their rows of y are zeros.
 
 use crate::ir::{
     Binary, Builder, Extent, Op, Operand, ParameterId, Special, Type, Uniformity, Width,
@@ -67,11 +67,12 @@ impl Tiles {
         Self { routed: None, token_blocks: b.div(up, tokens), row_blocks, cluster }
     }
 
-    /// The tiles of an expert layer, whose token blocks in use are read; with programmatic launch a block prefetches weights before.
+    /// The tiles of an expert layer, whose token blocks in use are read: of these, or of all token blocks. With programmatic launch a block
+    /// prefetches weights before.
     pub(super) fn of_stack(
         b: &mut Builder,
         (stack, order): (Stack, OrderArray),
-        row_blocks: u32,
+        (row_blocks, all): (u32, bool),
         (programmatic, prefetch): (bool, Option<WeightsPrefetch<'_>>),
     ) -> Self {
         if let Some(prefetch) = prefetch.filter(|_| programmatic) {
@@ -88,10 +89,7 @@ impl Tiles {
         begin(b, programmatic);
         let words = order.words(b);
         let count = b.load(words.count(), Width::B32)[0].into();
-        let token_blocks = match stack.gate {
-            Some(_) => words.token_blocks,
-            None => count,
-        };
+        let token_blocks = if all { words.token_blocks } else { count };
         let routed = Some(Routed { stack, words, count });
         Self { routed, token_blocks, row_blocks, cluster: 1 }
     }

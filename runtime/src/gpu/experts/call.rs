@@ -7,7 +7,7 @@ use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{F32, FloatFormat};
 
 use super::layer::{GpuExpertLayer, Products};
-use super::plan::{LayerPlan, PlanKey, RoutedBy};
+use super::plan::{LayerPlan, PlanKey, RoutedBy, product_kernels};
 use super::tensors::ExpertTensors;
 use crate::accumulation::{Decoded, Sums};
 use crate::buffer::Workspace;
@@ -188,11 +188,10 @@ where
                     lines.push(format!("{what} in {element} is rounded to {}", stack.rounded));
                 }
             }
-            let names = ["first product", "second product"];
-            for (name, choice) in names.into_iter().zip(&plan.choices) {
+            let names = ["first product", "second product"].into_iter().zip(&plan.choices);
+            for ((name, choice), kernel) in names.zip(product_kernels(&plan.steps)) {
                 let &StackedChoice { ref choice, slots, groups_pairs } = choice;
-                let how =
-                    format!("{}, {}; multiplied {}", choice.key, choice.by, choice.compute_dtype);
+                let how = format!("{kernel}, {}; multiplied {}", choice.by, choice.compute_dtype);
                 let blocks = match groups_pairs {
                     true => "blocks that find the pairs of an expert by themselves".to_owned(),
                     false => format!("token blocks of {slots} slots"),

@@ -16,7 +16,7 @@ use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, LaunchStep, WorkspaceBytes};
 use crate::gpu::products::{ExpertRequest, StackedChoice};
 use crate::op::{NotScheduled, ProductError};
-use crate::source::{BufferRole, Count, KernelKey, ProblemSize};
+use crate::source::{BufferRole, Count, KernelKey, ProblemSize, Work};
 
 /// How a call says which experts its tokens meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +139,14 @@ pub(super) struct Launches {
     pub(super) most: u64,
     /// The ways that were rejected, each with its reason.
     refused: Vec<String>,
+}
+
+/// The kernels of launches that multiply: that of the first product, which may do more, and that of the second.
+pub(super) fn product_kernels(steps: &[LaunchStep]) -> impl Iterator<Item = &KernelKey> {
+    let kernels = steps.iter().map(|step| &step.kernel);
+    kernels.filter(|kernel| {
+        matches!(kernel.work, Work::Product { .. } | Work::ProductWithOperand { .. })
+    })
 }
 
 /// Plans that a layer keeps.
@@ -324,11 +332,21 @@ impl<E: Executor> GpuExpertLayer<E> {
         let rows_of_down = if way.combined { BufferRole::Y } else { BufferRole::Parts };
         let ends = [(x, summed), (BufferRole::Hidden, rows_of_down)];
         let mut between = (!way.fused).then(|| LaunchStep::new(kernels.gate));
+        let first_with_operand = match way.fused && !way.direct && prepared[1] {
+            true => source.product_with_operand(
+                [&requests[0], &requests[1]],
+                [&of_gate_up, &of_down],
+                [&gate_up, &down],
+            ),
+            false => Ok(None),
+        };
+        let first_with_operand = first_with_operand.map_err(ProductError::from)?;
         for (product, ((from, to), choice)) in ends.into_iter().zip([&gate_up, &down]).enumerate() {
             let (request, stacked) = (&requests[product], [&of_gate_up, &of_down][product]);
             let kernel = Some(&choice.choice.key);
             let of_slots = stacked.operand != OperandOf::Row || product == 1 && !way.direct;
-            let operand = match (prepared[product], of_slots) {
+            let of_results = product == 1 && first_with_operand.is_some();
+            let operand = match (prepared[product] && !of_results, of_slots) {
                 (false, _) => Ok(Vec::new()),
                 (true, false) => source.operand(request, kernel),
                 (true, true) => source.operand_stacked(request, stacked, kernel, slots),
@@ -361,8 +379,15 @@ impl<E: Executor> GpuExpertLayer<E> {
             }
             // What needs no order comes before: the product may start while pairs are sorted.
             steps.append(&mut order);
-            let step = routed(choice.choice.key.clone()).of_product(product);
-            steps.push(step.bound(BufferRole::X, read).bound(BufferRole::Y, to));
+            let with_operand = first_with_operand.clone().filter(|_| product == 0);
+            let kernel = with_operand.unwrap_or_else(|| choice.choice.key.clone());
+            let read = if of_results { BufferRole::HiddenOperand } else { read };
+            let step = routed(kernel).of_product(product);
+            let step = step.bound(BufferRole::X, read).bound(BufferRole::Y, to);
+            steps.push(match of_results {
+                true => step.bound(BufferRole::OperandScale, BufferRole::HiddenScale),
+                false => step,
+            });
             steps.extend(between.take());
         }
         if !way.combined {

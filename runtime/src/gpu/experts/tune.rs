@@ -16,7 +16,7 @@ use quantloom_dsl::format::FloatFormat;
 
 use super::choices::Decision;
 use super::layer::{GpuExpertLayer, Products};
-use super::plan::{PlanKey, RoutedBy};
+use super::plan::{PlanKey, RoutedBy, product_kernels};
 use super::tensors::ExpertTensors;
 use crate::experts::{ExpertError, ExpertsNotScheduled};
 use crate::float_mode::standard;
@@ -41,7 +41,7 @@ pub struct TimedExperts {
     pub kernels: [StackedChoice; 2],
     /// Microseconds of the whole layer, from ids to y.
     pub microseconds: f64,
-    /// What the device's compiler says of the registers of each, if it does.
+    /// What the device's compiler says of the registers of each as a call launches them, if it does.
     pub registers: [Option<Registers>; 2],
 }
 
@@ -372,14 +372,15 @@ impl<E: Executor> Search<'_, E> {
     fn measure(&mut self, mut pairs: Vec<[StackedChoice; 2]>) {
         let model = keys(&self.decision.choices);
         pairs.retain(|pair| self.seen.insert(keys(pair)));
-        let mut kernels: Vec<KernelKey> = pairs.iter().flat_map(keys).collect();
+        let launched: Vec<[KernelKey; 2]> = pairs.iter().map(|pair| self.launched(pair)).collect();
+        let mut kernels: Vec<KernelKey> = launched.iter().flatten().cloned().collect();
         kernels.sort_by_key(ToString::to_string);
         kernels.dedup();
         compiled(self.layer.executor(), &kernels);
-        for pair in pairs {
+        for (pair, launched) in pairs.into_iter().zip(launched) {
             let own = keys(&pair);
-            let registers = own.each_ref().map(|key| registers(self.layer.executor(), key));
-            let spills = own.iter().zip(registers).filter_map(|(key, registers)| {
+            let registers = launched.each_ref().map(|key| registers(self.layer.executor(), key));
+            let spills = launched.iter().zip(registers).filter_map(|(key, registers)| {
                 let registers = registers.filter(|registers| registers.spilled_bytes > 0)?;
                 Some((key.clone(), registers))
             });
@@ -397,6 +398,17 @@ impl<E: Executor> Search<'_, E> {
                 Err(error) => self.failed.push((own, error)),
             }
         }
+    }
+
+    /// The kernels that a call of the layer multiplies with by a pair: the first one may make what the second one reads.
+    fn launched(&self, pair: &[StackedChoice; 2]) -> [KernelKey; 2] {
+        let decision = self.decision.with(pair.clone());
+        let launches = self.layer.launches(decision, self.key, self.key.tokens);
+        let kernels = launches
+            .ok()
+            .map(|launches| product_kernels(&launches.steps).cloned().collect::<Vec<KernelKey>>());
+        // What cannot be launched fails where it is timed, and says why.
+        kernels.and_then(|kernels| kernels.try_into().ok()).unwrap_or_else(|| keys(pair))
     }
 
     /// Microseconds of a call of the layer with a pair of kernels.
