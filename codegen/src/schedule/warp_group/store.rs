@@ -18,6 +18,7 @@ use crate::ir::{
     Address, Binary, Builder, Cache, Extent, Half, Mask, Op, Operand, SharedId, Special, Type,
     Width,
 };
+use crate::schedule::activation::ActivationProblem;
 use crate::schedule::epilogue::{EpilogueOp, EpilogueOperand};
 use crate::schedule::input::Input;
 use crate::schedule::lanes::LaneMap;
@@ -57,16 +58,8 @@ pub(super) fn store(
     }
     let rows_of_y = io.order.map_or(Extent::Parameter(io.m), OrderArray::all_slots);
     if let Some(operand) = problem.operand_of_y.as_deref() {
-        let to = lines(b, tokens, rows, buffer);
-        let mut hidden = HiddenOperand::declare(b, (block, operand), (buffer, rows_of_y), rows);
-        let epilogue = Finish::declare(b, block, (rows, pairs), (&lanes, 0u32.into()));
-        let first_row = first_row(b, block, rows);
-        let constants = epilogue.constants_of_shards(b, (sums.len(), first_row));
-        hidden.wait(b, block);
-        let of_lane = epilogue.tokens(&lanes);
-        let values = epilogue.values(b, (sums, &lanes, &constants), &of_lane);
-        write_lines(b, (values, half), to);
-        return hidden.write(b, block);
+        let of = (operand, rows_of_y);
+        return store_operand(b, (block, buffer, half), (rows, pairs, &lanes), sums, of);
     }
     let map = y_lines::map(b, block, rows_of_y, tokens);
     if block.waits() {
@@ -120,6 +113,26 @@ pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
 fn first_row(b: &mut Builder, block: &Block<'_>, rows: &WarpRows) -> Operand {
     let of_group = b.mul(rows.group, block.own_tiles() * block.product.shape[0]);
     b.mad(block.row_block, block.rows_of_y(), of_group)
+}
+
+/// Stores what the second product of a layer reads of rows of h, by way of the lines of all warp groups.
+fn store_operand(
+    b: &mut Builder,
+    (block, buffer, half): (&Block<'_>, SharedId, Half),
+    (rows, pairs, lanes): (&WarpRows, Option<&Pairs>, &LaneMap),
+    sums: &[Vec<Operand>],
+    (operand, slots): (&ActivationProblem, Extent),
+) {
+    let to = lines(b, block.tile.tokens, rows, buffer);
+    let mut hidden = HiddenOperand::declare(b, (block, operand), (buffer, slots), rows);
+    let epilogue = Finish::declare(b, block, (rows, pairs), (lanes, 0u32.into()));
+    let first_row = first_row(b, block, rows);
+    let constants = epilogue.constants_of_shards(b, (sums.len(), first_row));
+    hidden.wait(b, block);
+    let of_lane = epilogue.tokens(lanes);
+    let values = epilogue.values(b, (sums, lanes, &constants), &of_lane);
+    write_lines(b, (values, half), to);
+    hidden.write(b, block);
 }
 
 /// Stores sums as rows of y in f32, lane by lane.
