@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use quantloom_codegen::ir::{Binary, Kernel, Op, Operand, Verified, verify};
+use quantloom_codegen::ir::{Kernel, Op, Operand, Verified, verify};
 use quantloom_codegen::jit::{Jit, JitWithOverrides, Overrides};
 use quantloom_codegen::schedule::Stack;
 use quantloom_dsl::Scheme;
@@ -60,6 +60,8 @@ struct Layer {
     /// Bytes of a row of the operand, and its scales.
     row: usize,
     groups: usize,
+    /// Whether scales are in tiles of 32 slots.
+    tiles: bool,
 }
 
 /// What is asked for a matrix [N, K].
@@ -85,27 +87,27 @@ struct Keys {
 }
 
 impl Keys {
-    /// The kernels of a layer of so many columns of x and of h, experts and top k, for M tokens, by a source; `None` if none does both.
+    /// The kernels of a layer of so many columns of x and of h, experts and top k, for M tokens, each product's by a source; `None` if none does both.
     ///
     /// # Errors
     /// Why a product has no kernel.
     fn of(
-        source: &JitWithOverrides,
+        sources: [&JitWithOverrides; 2],
         (scheme, gate): (&Scheme, Gate),
         (hidden, i, experts, top_k): (u32, u32, u32, u32),
         tokens: u64,
     ) -> Result<Option<Self>, Refusal> {
         let requests = [of_matrix(scheme, (i, hidden)), of_matrix(scheme, (hidden, i))];
         let first = asked(gated(gate, experts, top_k), None, BF16);
-        let gate_up = source.choose_stacked(&requests[0], &first, tokens)?;
+        let gate_up = sources[0].choose_stacked(&requests[0], &first, tokens)?;
         let slots = Some(gate_up.slots);
         let second = asked(stack(ExpertProduct::Down, experts, top_k), slots, F32);
-        let down = source.choose_stacked(&requests[1], &second, tokens)?;
+        let down = sources[1].choose_stacked(&requests[1], &second, tokens)?;
         let (products, choices) = ([&first, &second], [&gate_up, &down]);
-        let fused = source.product_with_operand(requests.each_ref(), products, choices);
+        let fused = Jit.product_with_operand(requests.each_ref(), products, choices);
         let Some(fused) = fused? else { return Ok(None) };
         let kernel = Some(&down.choice.key);
-        let operand = source.operand_stacked(&requests[1], &second, kernel, gate_up.slots);
+        let operand = Jit.operand_stacked(&requests[1], &second, kernel, gate_up.slots);
         let [operand] = &operand.unwrap()[..] else { panic!("the operand has no kernel") };
         let apart = [gate_up.choice.key, operand.clone()];
         Ok(Some(Self { slots: gate_up.slots, fused, apart }))
@@ -113,10 +115,11 @@ impl Keys {
 
     /// Those of a case.
     fn of_case(case: &Case<'_>, scheme: &Scheme) -> Option<Self> {
-        let text = format!("use warp_group; warp_group({})", case.tile);
-        let source = JitWithOverrides::new(text.parse().unwrap());
+        let own = format!("use warp_group; warp_group({})", case.tile);
+        let sources = [&own, case.second.unwrap_or(&own)];
+        let sources = sources.map(|text| JitWithOverrides::new(text.parse().unwrap()));
         let layer = (HIDDEN, case.i, EXPERTS, TOP_K);
-        let keys = Self::of(&source, (scheme, case.gate), layer, TOKENS as u64);
+        let keys = Self::of(sources.each_ref(), (scheme, case.gate), layer, TOKENS as u64);
         keys.unwrap_or_else(|why| panic!("{case:?}: {why}"))
     }
 }
@@ -135,16 +138,23 @@ struct Case<'c> {
     /// Columns of h.
     i: u32,
     tile: &'c str,
+    /// What multiplies in the second product, if not the same.
+    second: Option<&'c str>,
 }
 
 impl<'c> Case<'c> {
     const fn new(of: (&'c str, &'c str), i: u32, tile: &'c str) -> Self {
-        Self { of, gate: Gate::Silu, i, tile }
+        Self { of, gate: Gate::Silu, i, tile, second: None }
     }
 
     /// The same with a gate of one matrix.
     const fn ungated(self) -> Self {
         Self { gate: Gate::UngatedSilu, ..self }
+    }
+
+    /// The same with another schedule for the second product.
+    const fn read_by(self, second: &'c str) -> Self {
+        Self { second: Some(second), ..self }
     }
 
     /// Whether a kernel does both.
@@ -170,11 +180,13 @@ fn layer(case: &Case<'_>) -> Layer {
     };
     let row = bytes(BufferRole::Operand).unwrap();
     let groups = bytes(BufferRole::OperandScale).map_or(0, |bytes| bytes / 4);
-    Layer { random, slots: slots as u32, fused, apart, row, groups }
+    let tiles = case.second.is_none();
+    Layer { random, slots: slots as u32, fused, apart, row, groups, tiles }
 }
 
 impl Layer {
-    /// Compares what both ways write for slots with a pair; all else is not written, or 0 in token blocks in use.
+    /// Compares what both ways write for slots with a pair; in token blocks in use others have codes of 0 and some scale, elsewhere nothing
+    /// is written.
     ///
     /// # Errors
     /// What differs, or what the verifier or the simulator says.
@@ -203,23 +215,31 @@ impl Layer {
         assert!(used > 96, "{used} slots");
         for (slot, pair) in run.of_slots.iter().enumerate() {
             let row = slot * self.row..(slot + 1) * self.row;
+            let place = |group| match self.tiles {
+                true => 4 * ((slot / 32 * self.groups + group) * 32 + slot % 32),
+                false => 4 * (slot * self.groups + group),
+            };
+            let scale = |of: &[u8], group| of[place(group)..place(group) + 4].to_vec();
+            let unwritten = |group: &usize| scale(&scales, *group) == [0xcd; 4];
             if *pair == u32::MAX {
                 if codes[row].iter().any(|byte| *byte != 0) {
                     return Err(format!("slot {slot} has no pair, and codes"));
+                }
+                if let Some(group) = (0..self.groups).find(unwritten) {
+                    return Err(format!("scale {group} of slot {slot} is not written"));
                 }
             } else if *pair < pairs {
                 if codes[row.clone()] != expected[row] {
                     return Err(format!("codes of slot {slot} differ"));
                 }
-                // In tiles of 32 slots.
-                let place = |group| 4 * ((slot / 32 * self.groups + group) * 32 + slot % 32);
-                for group in 0..self.groups {
-                    let own = place(group)..place(group) + 4;
-                    if scales[own.clone()] != expected_scales[own] {
-                        return Err(format!("scale {group} of slot {slot} differs"));
-                    }
+                let differs =
+                    |group: &usize| scale(&scales, *group) != scale(&expected_scales, *group);
+                if let Some(group) = (0..self.groups).find(differs) {
+                    return Err(format!("scale {group} of slot {slot} differs"));
                 }
-            } else if codes[row].iter().any(|byte| *byte != 0xcd) {
+            } else if codes[row].iter().any(|byte| *byte != 0xcd)
+                || !(0..self.groups).all(|group| unwritten(&group))
+            {
                 return Err(format!("slot {slot} of no token block in use is written"));
             }
         }
@@ -235,6 +255,7 @@ fn blocks_write_what_a_kernel_makes_of_h() {
     let of_one_matrix = TILE.replace("row_tiles=2", "row_tiles=1").replace("batch=4", "batch=2");
     let of_four = TILE.replace("groups=2", "groups=4");
     let few = of_four.replace("tokens=32", "tokens=24");
+    let of_three = TILE.replace("groups=2", "groups=3");
     let [fp8, powers, mxfp4, mxfp8, biased] = SCHEMES;
     let cases = [
         Case::new(fp8, 256, TILE),
@@ -247,8 +268,11 @@ fn blocks_write_what_a_kernel_makes_of_h() {
         Case::new(mxfp4, 512, &few),
         Case::new(mxfp8, 384, TILE),
         Case::new(mxfp8, 512, &few),
+        Case::new(mxfp8, 384, &of_three),
+        Case::new(fp8, 256, TILE).read_by("use tile"),
+        Case::new(mxfp4, 256, TILE).read_by("use tile"),
     ];
-    for case in Share::new(3, 3).of(cases) {
+    for case in cases {
         layer(&case).check(|_| {}).unwrap_or_else(|why| panic!("{case:?}: {why}"));
     }
 }
@@ -278,6 +302,11 @@ fn only_where_a_block_has_whole_groups() {
             TILE.to_owned(),
         ),
     ];
+    // Of the coarser groups four warp groups have whole ones, where I has.
+    let levels = format!("{e4m3}, {}", others[2].0);
+    let of_four = TILE.replace("groups=2", "groups=4").replace("batch=4", "batch=1");
+    let whole = |i| Case::new(("levels", &levels), i, &of_four).has_kernel();
+    assert!(whole(512) && !whole(384));
     for (clauses, tile) in others {
         let clauses = format!("{e4m3}, {clauses}");
         assert!(!Case::new(("other", &clauses), 256, &tile).has_kernel(), "{clauses}");
@@ -292,7 +321,7 @@ fn kernels_that_write_the_operand_of_h_compile() {
     for scheme in catalogue().iter().filter(|scheme| scheme.experts.is_none()) {
         let cases = LAYERS.iter().flat_map(|layer| [64, 256].map(|tokens| (*layer, tokens)));
         for (layer, tokens) in cases {
-            let keys = Keys::of(&source, (scheme, Gate::Silu), layer, tokens);
+            let keys = Keys::of([&source; 2], (scheme, Gate::Silu), layer, tokens);
             let Ok(Some(keys)) = keys else { continue };
             assert_eq!(keys.slots % 8, 0);
             let text = Jit.text(&keys.fused).unwrap();
@@ -330,9 +359,11 @@ fn mistakes_in_the_operand_of_h_are_found() {
                 to.offset += 1;
             }
         }),
-        ("lines as if they were not swizzled", |_, op| {
-            if let Op::Binary { op: Binary::Xor, b: one @ Operand::Reg(_), .. } = op {
-                *one = 0u32.into();
+        ("the vector of another place of a line", |location, op| {
+            if let Op::Load { from, .. } = op
+                && location.is(from.space, "y_lines")
+            {
+                from.offset ^= 4;
             }
         }),
         ("a group's largest magnitude from half of the lanes", |_, op| {

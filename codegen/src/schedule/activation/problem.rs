@@ -235,15 +235,15 @@ impl ActivationProblem {
         self.quantiser().map_or(&[], |quantiser| &quantiser.scales)
     }
 
-    /// Columns of a group of the coarsest level, if the scales of a vector follow from the group's vectors alone, and the operand has the
-    /// columns of x in their order, and no others: what blocks of another product can make of their results.
+    /// Columns of a group of the coarsest level, if the scales of a vector follow from the group's vectors alone, groups are whole, and the
+    /// operand has the columns of x in their order, and no others: what blocks of another product can make of their results.
     pub(in crate::schedule) fn columns_of_vectors(&self) -> Option<u32> {
         let quantiser = self.quantiser()?;
         let chosen = quantiser.zero.is_none() && quantiser.scales.iter().all(|level| !level.stored);
         let kept = !self.gathers && !self.prescales() && self.padded == self.k;
         let apart = self.launches() == 1 && !self.spans_columns() && self.matrices() == 1;
         let coarsest = quantiser.scales.iter().filter_map(columns).max();
-        coarsest.filter(|_| chosen && kept && apart)
+        coarsest.filter(|columns| chosen && kept && apart && self.k.is_multiple_of(*columns))
     }
 
     /// The part of the name of a kernel that writes the operand of its results: the product that reads the operand, and its form.

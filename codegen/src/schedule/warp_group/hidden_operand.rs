@@ -1,7 +1,7 @@
 //! From lines of h in shared memory ([`super::y_lines`]) to what the second product of an expert layer reads of h.
 //!
-//! The lines of all warp groups of a block are whole groups of columns. Eight neighbouring lanes read a line, those of the next group's
-//! line after them, so that lanes have the vectors of a group of columns side by side, and write 8 codes of a slot each.
+//! The lines of all warp groups of a block are whole groups of columns. Eight neighbouring lanes read a slot's line of a warp group, the
+//! eight after them that of the next warp group, so that lanes have the vectors of a group of columns side by side, and write 8 codes each.
 
 use super::Block;
 use super::shape::SWIZZLED_LINES;

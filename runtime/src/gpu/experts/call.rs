@@ -21,7 +21,7 @@ use crate::gpu::launch::bytes;
 use crate::gpu::matmul::store;
 use crate::gpu::products::StackedChoice;
 use crate::op::ProductError;
-use crate::source::BufferRole;
+use crate::source::{BufferRole, KernelKey};
 
 /// A call as the plan's kernels read it.
 struct Uploaded {
@@ -188,9 +188,14 @@ where
                     lines.push(format!("{what} in {element} is rounded to {}", stack.rounded));
                 }
             }
-            let names = ["first product", "second product"].into_iter().zip(&plan.choices);
-            for ((name, choice), kernel) in names.zip(product_kernels(&plan.steps)) {
+            let launched: Vec<&KernelKey> = product_kernels(&plan.steps).collect();
+            let names = ["first product", "second product"];
+            for (at, (name, choice)) in names.into_iter().zip(&plan.choices).enumerate() {
                 let &StackedChoice { ref choice, slots, groups_pairs } = choice;
+                let kernel = match launched[..] {
+                    [first, second] => [first, second][at],
+                    _ => &choice.key,
+                };
                 let how = format!("{kernel}, {}; multiplied {}", choice.by, choice.compute_dtype);
                 let blocks = match groups_pairs {
                     true => "blocks that find the pairs of an expert by themselves".to_owned(),
