@@ -209,6 +209,24 @@ fn tiles_that_memory_bounds_are_small() {
     }
 }
 
+/// FP8 in blocks is multiplied by warp groups, with 32 slots, where experts have five rows on average.
+#[test]
+fn bytes_in_blocks_have_warp_groups_from_five_rows_on() {
+    let scheme = scheme((
+        "blocks",
+        "weight: e4m3, scale: f32 per 128x128, pack: [k, n], activation: e4m3 { scale: f32 per 1x128 }",
+    ));
+    for (tokens, slots) in [(64, None), (79, None), (80, Some(32)), (256, Some(32))] {
+        for chosen in chosen(&scheme, true, QWEN, tokens) {
+            let found = match chosen {
+                Chosen::WarpGroup(tile) => Some(tile.tokens),
+                _ => None,
+            };
+            assert_eq!(found, slots, "{tokens} tokens: {}", chosen.name());
+        }
+    }
+}
+
 /// Bytes that are multiplied as they are stored, whose scales multiply sums after all of K: with few slots the part of a product that
 /// does not depend on them is most of the time (Mixtral 8x7B at M = 1024 took 2321 us with 32 slots and 847 with 144).
 #[test]

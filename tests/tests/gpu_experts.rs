@@ -87,6 +87,19 @@ fn a_weight_on_the_input_and_x_in_f32_conform() {
     });
 }
 
+/// The kernels of a catalogue's scheme on a simulated Hopper with overrides, all of whose layers conform.
+fn kernels_that_conform(suite: &ExpertSuite, name: &str, overrides: &str) -> Vec<String> {
+    let source = JitWithOverrides::new(overrides.parse().unwrap());
+    let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
+    let device = GpuDevice::new(simulator);
+    let backends: [&dyn Backend; 1] = [&device];
+    let scheme = quantloom_kernels::scheme(name).unwrap();
+    let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
+    let done = done.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(done.not_scheduled.is_empty(), "{:?}", done.not_scheduled);
+    done.kernels.into_iter().collect()
+}
+
 /// Blocks that find the pairs of an expert by themselves in both products, with a kernel for the sum: blocks of four tokens do not add the
 /// experts of a token. With pads, zero points, scales of x by token and along K, and every routing.
 #[test]
@@ -101,21 +114,14 @@ fn products_that_group_pairs_conform() {
             every: 1,
             ..ExpertSuite::default()
         };
-        let source = JitWithOverrides::new("skinny(tokens=4)".parse().unwrap());
-        let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
-        let device = GpuDevice::new(simulator);
-        let backends: [&dyn Backend; 1] = [&device];
-        let scheme = quantloom_kernels::scheme(name).unwrap();
-        let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
-        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(done.not_scheduled.is_empty(), "{:?}", done.not_scheduled);
+        let kernels = kernels_that_conform(&suite, name, "skinny(tokens=4)");
         let there = |parts: [&str; 2]| {
             let has = |kernel: &String| parts.iter().all(|part| kernel.contains(part));
-            done.kernels.iter().any(has)
+            kernels.iter().any(has)
         };
         let grouped = |product| there([product, "groups_pairs=1"]);
         let down = grouped("direct down") || grouped("direct weighted down");
-        assert!(grouped("direct gate_up") && down, "{name}: {:?}", done.kernels);
+        assert!(grouped("direct gate_up") && down, "{name}: {kernels:?}");
         assert!(!there(["combined", ""]) && there(["weighted sum of experts", "slots=0"]));
     });
 }
@@ -135,19 +141,12 @@ fn products_that_write_what_the_next_one_reads_conform() {
             ..ExpertSuite::default()
         };
         let choices = "use warp_group; warp_group(unswapped=0, tokens=32, groups=2, row_tiles=2, stages=4, batch=4)";
-        let source = JitWithOverrides::new(choices.parse().unwrap());
-        let simulator = Simulator::new("sm_90a").unwrap().with_source(Arc::new(source));
-        let device = GpuDevice::new(simulator);
-        let backends: [&dyn Backend; 1] = [&device];
-        let scheme = quantloom_kernels::scheme(name).unwrap();
-        let done = suite.run(scheme, name, &backends, &|_| {}).remove(0);
-        let done = done.unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(done.not_scheduled.is_empty(), "{:?}", done.not_scheduled);
+        let kernels = kernels_that_conform(&suite, name, choices);
         let writes = |kernel: &String| {
             kernel.contains("gate_up and silu") && kernel.contains("to x in bf16")
         };
-        assert!(done.kernels.iter().any(writes), "{name}: {:?}", done.kernels);
+        assert!(kernels.iter().any(writes), "{name}: {kernels:?}");
         let between = |kernel: &String| kernel.contains("down x in");
-        assert!(!done.kernels.iter().any(between), "{:?}", done.kernels);
+        assert!(!kernels.iter().any(between), "{kernels:?}");
     });
 }
