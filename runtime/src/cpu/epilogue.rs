@@ -140,32 +140,34 @@ impl Vectorised for Epilogue<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: Vector>(self) {
+        let (weight, expert) = (self.product.weight, self.product.expert);
+        // The last panel also stands for those that the range does not have.
+        let panel = |p: usize| (self.range.start + p).min(self.range.end - 1);
+        let panels: Panels<'_> = std::array::from_fn(|p| {
+            (weight.rows_of(expert, panel(p)), weight.groups_of(expert, panel(p)))
+        });
         for tile in self.product.blocking.tiles() {
             match tile.size % 4 {
-                0 => self.tile::<V, 4>(tile),
-                2 => self.tile::<V, 2>(tile),
-                _ => self.tile::<V, 1>(tile),
+                0 => self.tile::<V, 4>(tile, &panels),
+                2 => self.tile::<V, 2>(tile, &panels),
+                _ => self.tile::<V, 1>(tile, &panels),
             }
         }
     }
 }
 
+/// The parameters of an epilogue's panels, which are looked up once for all tiles of tokens.
+type Panels<'a> = [(Rows<'a>, Groups<'a>); FUSED_PANELS];
+
 impl Epilogue<'_, '_> {
     /// The tokens of a tile, T side by side: a row of w is read once for them, and their chains of additions do not wait
     /// for one another.
     #[inline(always)]
-    fn tile<V: Vector, const T: usize>(&self, tile: Tile) {
+    fn tile<V: Vector, const T: usize>(&self, tile: Tile, panels: &Panels<'_>) {
         let Self { product, range, sums, apart, output } = self;
         let (weight, blocking) = (product.weight, &product.blocking);
-        let of = |p: usize| (range.start + p).min(range.end - 1);
-        let rows: [Rows<'_>; FUSED_PANELS] =
-            std::array::from_fn(|p| weight.rows_of(product.expert, of(p)));
-        let groups: [Groups<'_>; FUSED_PANELS] =
-            std::array::from_fn(|p| weight.groups_of(product.expert, of(p)));
         for first in (0..tile.size.min(blocking.tokens.saturating_sub(tile.first))).step_by(T) {
-            for ((p, panel), (rows, groups)) in
-                range.clone().enumerate().zip(rows.iter().zip(&groups))
-            {
+            for ((p, panel), (rows, groups)) in range.clone().enumerate().zip(panels) {
                 let mut of_tokens = [V::splat(0); T];
                 each!(m in T {
                     let token = tile.first + first + m;
