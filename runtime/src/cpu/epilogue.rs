@@ -78,26 +78,62 @@ impl<'y> OutputWriter<'y> {
         OutputWriter { tokens, row: self.row + first, borrow: PhantomData, ..*self }
     }
 
+    /// A panel's columns of y; `None` if y has none of them.
+    #[inline(always)]
+    fn columns(&self, panel: usize) -> Option<PanelColumns<'_>> {
+        let first = panel.wrapping_sub(self.panel).saturating_mul(PANEL);
+        let count = PANEL.min(self.n.checked_sub(first)?);
+        let at = self.row * self.n + first;
+        // SAFETY: a row has columns from `first` on, or ends there, and `new` has checked that there are all rows.
+        let target = unsafe {
+            match self.target {
+                OutputPointer::F32(y) => OutputPointer::F32(y.add(at)),
+                OutputPointer::F16(y) => OutputPointer::F16(y.add(at)),
+                OutputPointer::Bf16(y) => OutputPointer::Bf16(y.add(at)),
+            }
+        };
+        Some(PanelColumns { target, n: self.n, count, tokens: self.tokens, borrow: PhantomData })
+    }
+
     /// Writes a panel's columns of a token; columns outside of y are skipped.
     #[inline(always)]
     pub(super) fn store(&self, token: usize, panel: usize, values: &[f32; PANEL]) {
-        let first = panel.wrapping_sub(self.panel).saturating_mul(PANEL);
-        if token >= self.tokens || first >= self.n {
+        if let Some(columns) = self.columns(panel) {
+            columns.store(token, values);
+        }
+    }
+}
+
+/// A panel's columns of y, written by one thread.
+#[derive(Clone, Copy)]
+struct PanelColumns<'y> {
+    /// The first column of token 0.
+    target: OutputPointer,
+    /// Row length N, columns, and tokens.
+    n: usize,
+    count: usize,
+    tokens: usize,
+    borrow: PhantomData<&'y mut ()>,
+}
+
+impl PanelColumns<'_> {
+    /// Writes those of a token; a token that y does not have is skipped.
+    #[inline(always)]
+    fn store(&self, token: usize, values: &[f32; PANEL]) {
+        if token >= self.tokens {
             return;
         }
-        let columns = PANEL.min(self.n - first);
-        let at = (self.row + token) * self.n + first;
-        // SAFETY: `at + columns` is at most the number of rows times n, the length that `new` has
-        // checked (`rows` keeps its rows inside); the elements are initialised, and no other thread
-        // accesses them: see `Sync` above.
+        let (at, count) = (token * self.n, self.count);
+        // SAFETY: `target` is the first column of token 0 of an [`OutputWriter`], which has `tokens` rows of `n` elements from there on, the last
+        // one with `count` of them; the elements are initialised, and no other thread accesses them: see `Sync` above.
         unsafe {
             match self.target {
-                OutputPointer::F32(y) => place(y.add(at), columns, values, |value| value),
+                OutputPointer::F32(y) => place(y.add(at), count, values, |value| value),
                 OutputPointer::F16(y) => {
-                    place(y.add(at), columns, values, |value| f16::from_bits(f32_to_f16(value)));
+                    place(y.add(at), count, values, |value| f16::from_bits(f32_to_f16(value)));
                 }
                 OutputPointer::Bf16(y) => {
-                    place(y.add(at), columns, values, |value| bf16::from_bits(f32_to_bf16(value)));
+                    place(y.add(at), count, values, |value| bf16::from_bits(f32_to_bf16(value)));
                 }
             }
         }
@@ -143,8 +179,10 @@ impl Vectorised for Epilogue<'_, '_> {
         let (weight, expert) = (self.product.weight, self.product.expert);
         // The last panel also stands for those that the range does not have.
         let panel = |p: usize| (self.range.start + p).min(self.range.end - 1);
-        let panels: Panels<'_> = std::array::from_fn(|p| {
-            (weight.rows_of(expert, panel(p)), weight.groups_of(expert, panel(p)))
+        let panels: Panels<'_> = std::array::from_fn(|p| PanelParameters {
+            rows: weight.rows_of(expert, panel(p)),
+            groups: weight.groups_of(expert, panel(p)),
+            columns: self.output.columns(panel(p)),
         });
         for tile in self.product.blocking.tiles() {
             match tile.size % 4 {
@@ -156,22 +194,41 @@ impl Vectorised for Epilogue<'_, '_> {
     }
 }
 
-/// The parameters of an epilogue's panels, which are looked up once for all tiles of tokens.
-type Panels<'a> = [(Rows<'a>, Groups<'a>); FUSED_PANELS];
+/// What an epilogue needs of its panels, looked up once for all tiles of tokens.
+type Panels<'a> = [PanelParameters<'a>; FUSED_PANELS];
+
+/// What an epilogue needs of a panel.
+struct PanelParameters<'a> {
+    rows: Rows<'a>,
+    groups: Groups<'a>,
+    /// Where its columns of y are, if y has any.
+    columns: Option<PanelColumns<'a>>,
+}
 
 impl Epilogue<'_, '_> {
     /// The tokens of a tile, T side by side: a row of w is read once for them, and their chains of additions do not wait
     /// for one another.
     #[inline(always)]
     fn tile<V: Vector, const T: usize>(&self, tile: Tile, panels: &Panels<'_>) {
-        let Self { product, range, sums, apart, output } = self;
+        let Self { product, range, sums, apart, .. } = self;
         let (weight, blocking) = (product.weight, &product.blocking);
         for first in (0..tile.size.min(blocking.tokens.saturating_sub(tile.first))).step_by(T) {
-            for ((p, panel), (rows, groups)) in range.clone().enumerate().zip(panels) {
+            let token = tile.first + first;
+            let mut of_x = [V::splat(1.0f32.to_bits()); T];
+            if let Tokens::Codes { scales, .. } = product.tokens
+                && !blocking.grouped_x
+            {
+                let scales = &scales[token..][..T];
+                each!(m in T {
+                    of_x[m] = V::splat(scales[m].to_bits());
+                });
+            }
+            for (p, panel) in panels.iter().take(range.len()).enumerate() {
+                let PanelParameters { rows, groups, columns } = panel;
+                let Some(columns) = columns else { continue };
                 let mut of_tokens = [V::splat(0); T];
                 each!(m in T {
-                    let token = tile.first + first + m;
-                    of_tokens[m] = V::load_f32(&sums[token * apart.0 + p * apart.1]);
+                    of_tokens[m] = V::load_f32(&sums[(token + m) * apart.0 + p * apart.1]);
                 });
                 if let Tokens::Codes { sums: x_sums, zeros, .. } = product.tokens {
                     let tokens = (first, tile.size);
@@ -187,21 +244,15 @@ impl Epilogue<'_, '_> {
                     let terms = Terms { rows: rows.sums, columns: (1, 1), count, numbers, tokens };
                     of_tokens = terms.add::<V, T>(of_tokens);
                 }
+                let factor = V::load_f32(rows.factor);
                 each!(m in T {
-                    let token = tile.first + first + m;
-                    let mut factor = V::load_f32(rows.factor);
-                    if let Tokens::Codes { scales, .. } = product.tokens
-                        && !blocking.grouped_x
-                    {
-                        factor = factor.mul_f32(V::splat(scales[token].to_bits()));
-                    }
-                    let mut value = of_tokens[m].mul_f32(factor);
+                    let mut value = of_tokens[m].mul_f32(factor.mul_f32(of_x[m]));
                     if let Some(bias) = rows.bias {
                         value = value.add_f32(V::load_f32(bias));
                     }
                     let mut values = [0.0; PANEL];
                     value.store_f32(&mut values);
-                    output.store(token, panel, &values);
+                    columns.store(token + m, &values);
                 });
             }
         }
