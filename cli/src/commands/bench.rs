@@ -20,6 +20,7 @@ use quantloom::runtime::cpu::CpuDevice;
 use quantloom::runtime::cpu::blocking::Instruction;
 use quantloom::runtime::cpu::native::Path;
 use quantloom::runtime::cpu::weight::CpuWeight;
+use quantloom::runtime::cuda::timing::Lead;
 use quantloom::runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom::runtime::op::{Op as _, Workspace};
 use quantloom::runtime::pack::pack;
@@ -52,7 +53,8 @@ use crate::progress::Progress;
     quantloom bench --backend cuda --scheme ct_w4a16 --shape 8192x8192 --m 1,2,4,8 --json gpu.json\n  \
     quantloom bench --backend cuda --transforms --shape 8192x8192\n  \
     quantloom bench --experts qwen3_30b --scheme ct_w4a16 --m 1,8,64
-    quantloom bench --backend cuda --experts qwen3_30b --m 16 --launches"
+    quantloom bench --backend cuda --experts qwen3_30b --m 16 --launches\n  \
+    quantloom bench --backend cuda --shape 8192x8192 --m 1024,4096 --sustained"
 )]
 pub(crate) struct Arguments {
     /// A catalogue name or a .scheme file; several may be given. Without one, seven that are
@@ -80,6 +82,10 @@ pub(crate) struct Arguments {
     /// Of expert layers on an NVIDIA GPU: also what each launch of a call adds to its time.
     #[arg(long, requires = "experts")]
     launches: bool,
+    /// Of an NVIDIA GPU: times after a tenth of a second of the same work, when the clocks are those that its limit of power
+    /// allows for long work. Without the option times are those of a burst, as other benchmarks take them.
+    #[arg(long, conflicts_with = "transforms")]
+    sustained: bool,
     #[command(flatten)]
     tuning: backend::Tuning,
     #[command(flatten)]
@@ -96,6 +102,21 @@ pub(crate) struct Arguments {
     plot: Option<PathBuf>,
     #[command(flatten)]
     replace: Replace,
+}
+
+impl Arguments {
+    /// What comes before the times of an NVIDIA GPU that count.
+    fn lead(&self) -> Lead {
+        if self.sustained { Lead::Sustained } else { Lead::Burst }
+    }
+
+    /// What a table says of its times, after what it says of its columns.
+    fn note(&self) -> &'static str {
+        match self.lead() {
+            Lead::Burst => "",
+            Lead::Sustained => "; times after a tenth of a second of the same work",
+        }
+    }
 }
 
 /// What is measured where nothing is asked for.
@@ -147,6 +168,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let schemes: Vec<&path::Path> = arguments.schemes.iter().map(path::Path::new).collect();
     arguments.replace.check(&outputs, &schemes)?;
     let device = backend::tuned(&arguments.backend, &arguments.tuning)?;
+    if arguments.sustained && !matches!(device, Device::Cuda(_)) {
+        bail!("`--sustained` is of an NVIDIA GPU: add `--backend cuda`");
+    }
     if let Some(layer) = &arguments.experts {
         return experts::run(arguments, layer, &device);
     }

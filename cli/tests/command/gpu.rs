@@ -57,6 +57,9 @@ fn sim_prints_what_a_kernel_costs_and_compares() {
         ("bench --backend sim:sm_90a --plot x.svg", 1, "add `--backend cpu`"),
         ("bench --backend cpu --experts qwen3_30b --launches", 1, "add `--backend cuda`"),
         ("bench --launches", 2, "--experts <LAYER>"),
+        ("bench --backend cpu --sustained", 1, "add `--backend cuda`"),
+        ("bench --backend cpu --experts qwen3_30b --sustained", 1, "add `--backend cuda`"),
+        ("bench --sustained --transforms", 2, "--transforms"),
     ] {
         let ran = run(line);
         assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{line}\n{}", ran.err);

@@ -83,16 +83,9 @@ impl<'y> OutputWriter<'y> {
     fn columns(&self, panel: usize) -> Option<PanelColumns<'_>> {
         let first = panel.wrapping_sub(self.panel).saturating_mul(PANEL);
         let count = PANEL.min(self.n.checked_sub(first)?);
-        let at = self.row * self.n + first;
-        // SAFETY: a row has columns from `first` on, or ends there, and `new` has checked that there are all rows.
-        let target = unsafe {
-            match self.target {
-                OutputPointer::F32(y) => OutputPointer::F32(y.add(at)),
-                OutputPointer::F16(y) => OutputPointer::F16(y.add(at)),
-                OutputPointer::Bf16(y) => OutputPointer::Bf16(y.add(at)),
-            }
-        };
-        Some(PanelColumns { target, n: self.n, count, tokens: self.tokens, borrow: PhantomData })
+        let first = self.row * self.n + first;
+        let Self { target, n, tokens, .. } = *self;
+        Some(PanelColumns { target, first, n, count, tokens, borrow: PhantomData })
     }
 
     /// Writes a panel's columns of a token; columns outside of y are skipped.
@@ -107,8 +100,9 @@ impl<'y> OutputWriter<'y> {
 /// A panel's columns of y, written by one thread.
 #[derive(Clone, Copy)]
 struct PanelColumns<'y> {
-    /// The first column of token 0.
     target: OutputPointer,
+    /// The element of token 0 in the first column.
+    first: usize,
     /// Row length N, columns, and tokens.
     n: usize,
     count: usize,
@@ -123,9 +117,9 @@ impl PanelColumns<'_> {
         if token >= self.tokens {
             return;
         }
-        let (at, count) = (token * self.n, self.count);
-        // SAFETY: `target` is the first column of token 0 of an [`OutputWriter`], which has `tokens` rows of `n` elements from there on, the last
-        // one with `count` of them; the elements are initialised, and no other thread accesses them: see `Sync` above.
+        let (at, count) = (self.first + token * self.n, self.count);
+        // SAFETY: `first` is that of a row of an [`OutputWriter`] which has `tokens` rows of `n` elements from that one on, inside of the memory that `new`
+        // has checked, and `count` columns are left in each; the elements are initialised, and no other thread accesses them: see `Sync` above.
         unsafe {
             match self.target {
                 OutputPointer::F32(y) => place(y.add(at), count, values, |value| value),

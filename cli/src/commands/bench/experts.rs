@@ -94,9 +94,13 @@ pub(super) fn run(arguments: &Arguments, layer: &ExpertLayer, device: &Device) -
         .with_context(context)?;
     }
     drop(progress);
-    show(layer, &cells)?;
+    show(arguments, layer, &cells)?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&as_json(layer, device.name(), &cells))?;
+        let text = serde_json::to_string_pretty(&as_json(
+            layer,
+            (device.name(), arguments.sustained),
+            &cells,
+        ))?;
         write_and_say(path, &(text + "\n"))?;
     }
     Ok(!cells.is_empty())
@@ -235,7 +239,7 @@ fn on_cuda(
         let launches = if arguments.launches { tensors[0].launches() } else { 0 };
         // All launches, one after another and overlapping; then overlapping ones of each smaller number.
         let calls = 2 + launches.saturating_sub(1);
-        let timings = time_each(stream, CALLS, calls, |of, call, _| {
+        let timings = time_each(stream, (CALLS, arguments.lead()), calls, |of, call, _| {
             let launches = if of < 2 { usize::MAX } else { of - 1 };
             prepared.queue_first(launches, &mut tensors[call], of > 0)
         })?;
@@ -258,7 +262,7 @@ fn on_cuda(
     Ok(())
 }
 
-fn show(layer: &ExpertLayer, cells: &[Cell]) -> Result<()> {
+fn show(arguments: &Arguments, layer: &ExpertLayer, cells: &[Cell]) -> Result<()> {
     print_line(format_args!("\n{layer}; microseconds a call, in brackets over the floor"))?;
     let header = ["scheme", "M", "time", "serial", "floor", "experts", "MB", "kernels"];
     let mut rows = table(&header);
@@ -280,10 +284,11 @@ fn show(layer: &ExpertLayer, cells: &[Cell]) -> Result<()> {
         ]);
     }
     print_line(rows)?;
-    print_line(
+    print_line(format_args!(
         "time: from ids to y, each call with other experts; serial: without programmatic launch; \
-         floor: reading the weights of the experts that a call meets; --json has the choices of kernels",
-    )?;
+         floor: reading the weights of the experts that a call meets; --json has the choices of kernels{}",
+        arguments.note()
+    ))?;
     show_launches(cells)
 }
 
@@ -319,7 +324,11 @@ fn show_launches(cells: &[Cell]) -> Result<()> {
     )
 }
 
-fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Value {
+fn as_json(
+    layer: &ExpertLayer,
+    (device, sustained): (&str, bool),
+    cells: &[Cell],
+) -> serde_json::Value {
     let launch = |(kernel, until, adds): (&str, f64, f64)| {
         json!({
             "kernel": kernel,
@@ -343,6 +352,7 @@ fn as_json(layer: &ExpertLayer, device: &str, cells: &[Cell]) -> serde_json::Val
     json!({
         "backend": device,
         "layer": layer.to_string(),
+        "sustained": sustained,
         "results": cells.iter().map(cell).collect::<Vec<_>>(),
     })
 }
@@ -362,15 +372,16 @@ mod tests {
         let expected = [("order", 2.5, 2.5), ("gate_up", 30.0, 27.5), ("down", 45.5, 15.5)];
         assert_eq!(cell.launches().collect::<Vec<_>>(), expected);
         let layer = "8 experts of 64 x 32, top 2, softmax, silu".parse().expect("a layer");
-        let measured = &as_json(&layer, "cuda", std::slice::from_ref(&cell))["results"][0];
+        let measured = &as_json(&layer, ("cuda", true), std::slice::from_ref(&cell))["results"][0];
         assert_eq!(measured["launches"][1]["microseconds_added"], 27.5);
         let long = "down product of 4-bit codes to f32, skinny(n=64, tokens=8), sm_90a";
         let short = "down product of 4-bit codes to f32, skinny";
         assert_eq!([long, "order"].map(without_choices), [short, "order"]);
         cell.until.clear();
         assert_eq!(cell.launches().count(), 0);
-        let unmeasured = as_json(&layer, "cuda", std::slice::from_ref(&cell));
+        let unmeasured = as_json(&layer, ("cuda", true), std::slice::from_ref(&cell));
         assert!(unmeasured["results"][0]["launches"].is_null());
+        assert_eq!(unmeasured["sustained"], true);
     }
 
     #[test]

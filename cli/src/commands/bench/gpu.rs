@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use quantloom::dsl::format::FloatFormat;
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::{Accuracy, Scheme};
-use quantloom::runtime::cuda::timing::{Timings, copies, time_both};
+use quantloom::runtime::cuda::timing::{Lead, Timings, copies, time_both};
 use quantloom::runtime::cuda::{Cuda, ImageCache, Stream};
 use quantloom::runtime::gpu::{ChosenKernel, Executor as _, GpuDevice, GpuWeight, ProductTensors};
 use quantloom::runtime::op::ProductError;
@@ -85,8 +85,9 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
             tokens,
             outcome,
         };
-        let bench = Bench::new(device, &floor, scheme, own, Shape::matrix(n, k))
-            .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
+        let bench =
+            Bench::new((device, arguments.lead()), &floor, scheme, own, Shape::matrix(n, k))
+                .with_context(|| format!("scheme {}, N x K = {n} x {k}", scheme.name))?;
         for tokens in tokens {
             cells.push(match &bench {
                 Ok(bench) => cell(*tokens, bench.measure(*tokens)?),
@@ -96,9 +97,9 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
         }
     }
     drop(progress);
-    show(arguments.shape, &cells)?;
+    show(arguments, &cells)?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&as_json(arguments.shape, device, &cells))?;
+        let text = serde_json::to_string_pretty(&as_json(arguments, device, &cells))?;
         write_and_say(path, &(text + "\n"))?;
     }
     Ok(cells.iter().any(|cell| cell.outcome.is_ok()))
@@ -107,6 +108,7 @@ pub(super) fn run(arguments: &Arguments, device: &GpuDevice<Cuda>) -> Result<boo
 /// A weight, as often as it takes to be beyond the L2.
 struct Copies<'a> {
     device: &'a GpuDevice<Cuda>,
+    lead: Lead,
     own: FloatFormat,
     weights: Vec<GpuWeight<Cuda>>,
 }
@@ -114,7 +116,7 @@ struct Copies<'a> {
 impl<'a> Copies<'a> {
     /// The inner error is the reason why nothing is scheduled.
     fn new(
-        device: &'a GpuDevice<Cuda>,
+        (device, lead): (&'a GpuDevice<Cuda>, Lead),
         scheme: &Scheme,
         own: FloatFormat,
         shape: Shape,
@@ -135,7 +137,7 @@ impl<'a> Copies<'a> {
         while weights.len() < copies(bytes, info.l2_bytes) {
             weights.push(weights[0].copied()?);
         }
-        Ok(Ok(Self { device, own, weights }))
+        Ok(Ok(Self { device, lead, own, weights }))
     }
 
     /// One of them.
@@ -147,7 +149,7 @@ impl<'a> Copies<'a> {
     fn time(&self, tokens: usize, choice: &ChosenKernel) -> Result<Timings> {
         let mut tensors = self.tensors(tokens, choice)?;
         let stream = self.device.executor().stream();
-        Ok(time_both(stream, self.weights.len(), |copy, _, overlap| {
+        Ok(time_both(stream, self.weights.len(), self.lead, |copy, _, overlap| {
             self.weights[copy].queue(&mut tensors, overlap)
         })?)
     }
@@ -160,7 +162,7 @@ impl<'a> Copies<'a> {
         }
         let stream = self.device.executor().stream();
         self.weight().queue(&mut tensors, false)?;
-        Ok(Some(time_both(stream, self.weights.len(), |copy, _, overlap| {
+        Ok(Some(time_both(stream, self.weights.len(), self.lead, |copy, _, overlap| {
             self.weights[copy].queue_product(&mut tensors, overlap)
         })?))
     }
@@ -186,7 +188,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// The inner error is the reason why nothing is scheduled.
     fn new(
-        device: &'a GpuDevice<Cuda>,
+        device: (&'a GpuDevice<Cuda>, Lead),
         floor: &ReadRoofline,
         scheme: &Scheme,
         own: FloatFormat,
@@ -221,7 +223,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
+fn show(arguments: &Arguments, cells: &[Cell]) -> Result<()> {
+    let (n, k) = arguments.shape;
     print_line(format_args!(
         "\nN x K = {n} x {k}; microseconds a call, in brackets over the floor"
     ))?;
@@ -263,14 +266,16 @@ fn show((n, k): (u64, u64), cells: &[Cell]) -> Result<()> {
         ]);
     }
     print_line(rows)?;
-    print_line(
+    print_line(format_args!(
         "programmatic: a launch may start before the one before it has ended; product alone: without the \
          kernel that quantises, gathers or pads x, programmatic / serial; floor: a kernel that only reads \
-         codes, scales and zero points, launched and timed in the same way",
-    )
+         codes, scales and zero points, launched in the same way{}",
+        arguments.note()
+    ))
 }
 
-fn as_json((n, k): (u64, u64), device: &GpuDevice<Cuda>, cells: &[Cell]) -> serde_json::Value {
+fn as_json(arguments: &Arguments, device: &GpuDevice<Cuda>, cells: &[Cell]) -> serde_json::Value {
+    let (n, k) = arguments.shape;
     let info = device.executor().stream().context().info();
     let cell = |cell: &Cell| match &cell.outcome {
         Err(why) => json!({ "scheme": cell.scheme, "m": cell.tokens, "not_scheduled": why }),
@@ -300,6 +305,7 @@ fn as_json((n, k): (u64, u64), device: &GpuDevice<Cuda>, cells: &[Cell]) -> serd
         "driver": info.driver_version,
         "n": n,
         "k": k,
+        "sustained": arguments.sustained,
         "results": cells.iter().map(cell).collect::<Vec<_>>(),
     })
 }

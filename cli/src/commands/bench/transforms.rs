@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::layout::Shape;
 use quantloom::runtime::cuda::Cuda;
-use quantloom::runtime::cuda::timing::{Timing, copies, time};
+use quantloom::runtime::cuda::timing::{Lead, Timing, copies, time};
 use quantloom::runtime::gpu::{ColumnOrder, Executor as _, GpuDevice, Request, Transform};
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::unpacked::Unpacked;
@@ -162,14 +162,14 @@ fn timed(
     while transforms.len() < copies {
         transforms.push(make()?);
     }
-    let time_of_transform = time(stream, copies, |copy, _| transforms[copy].queue())?;
+    let time_of_transform = time(stream, copies, Lead::Burst, |copy, _| transforms[copy].queue())?;
     let native = transforms[0].result()?;
     drop(transforms);
     let mut memory = Vec::new();
     for _ in 0..copies {
         memory.push((executor.zeroed(bytes.div_ceil(2))?, executor.output(bytes.div_ceil(2))?));
     }
-    let copy = time(stream, copies, |copy, stream| {
+    let copy = time(stream, copies, Lead::Burst, |copy, stream| {
         let (from, to) = &mut memory[copy];
         to.copy_from(stream, from)
     })?;

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use quantloom_runtime::cuda::timing::{Timing, Timings, copies, time_both};
+use quantloom_runtime::cuda::timing::{Lead, Timing, Timings, copies, time_both};
 use quantloom_runtime::cuda::{
     Argument, CudaError, DeviceBuffer, ImageCache, LoadedKernel, Stream, load,
 };
@@ -67,7 +67,7 @@ impl ReadRoofline {
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
         let mut best = Timings { serial: unknown(), overlapped: unknown() };
         for kernels in &self.kernels {
-            let timings = time_both(&self.stream, copies, |copy, stream, overlap| {
+            let timings = time_both(&self.stream, copies, Lead::Burst, |copy, stream, overlap| {
                 let arguments =
                     [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
                 let kernel = &kernels[usize::from(overlap)];

@@ -12,7 +12,7 @@ use quantloom_runtime::source::{KernelText, LaunchRule, ParameterKind, ProblemSi
 
 use super::{Failure, Machine, Row, texts};
 use crate::cuda::random::{RandomFill, random_word};
-use quantloom_runtime::cuda::timing::time_both;
+use quantloom_runtime::cuda::timing::{Lead, time_both};
 
 /// Every check, the simplest first, so that the first failure is the nearest to its cause.
 pub(super) const CHECKS: &[Row] = &[
@@ -370,7 +370,7 @@ fn refusals(machine: &Machine) -> Result<String, Failure> {
 fn empty_launch(machine: &Machine) -> Result<String, Failure> {
     let kernel = machine.kernel(&texts::empty())?;
     let problem = machine.problem(1);
-    let timings = time_both(&machine.stream, 24, |_, stream, overlap| {
+    let timings = time_both(&machine.stream, 24, Lead::Burst, |_, stream, overlap| {
         // SAFETY: the text touches nothing.
         unsafe { kernel.launch(stream, &problem, overlap, &[]) }
     })?;
