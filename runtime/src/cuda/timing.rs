@@ -73,14 +73,13 @@ impl Lead {
     }
 }
 
-/// Times `call`, which queues one call on the copy of the weights whose number it is given.
+/// Times `call`, which queues one call on the copy of the weights whose number it is given, of so many copies.
 ///
 /// # Errors
 /// The error of `call`, or what the driver answered.
 pub fn time(
     stream: &Stream,
-    copies: usize,
-    lead: Lead,
+    (copies, lead): (usize, Lead),
     mut call: impl FnMut(usize, &Stream) -> Result<(), CudaError>,
 ) -> Result<Timing, CudaError> {
     let graph = captured(stream, copies, &mut call)?;
@@ -164,8 +163,7 @@ pub struct Timings {
 /// As [`time`].
 pub fn time_both(
     stream: &Stream,
-    copies: usize,
-    lead: Lead,
+    (copies, lead): (usize, Lead),
     mut call: impl FnMut(usize, &Stream, bool) -> Result<(), CudaError>,
 ) -> Result<Timings, CudaError> {
     let each = |of, copy, stream: &Stream| call(copy, stream, of == 1);
@@ -184,7 +182,7 @@ impl Clock<CudaError> for Cuda {
         copies: usize,
         call: &mut dyn FnMut(usize) -> Result<(), CudaError>,
     ) -> Result<f64, CudaError> {
-        Ok(time(self.stream(), copies, Lead::Burst, |copy, _| call(copy))?.microseconds)
+        Ok(time(self.stream(), (copies, Lead::Burst), |copy, _| call(copy))?.microseconds)
     }
 }
 

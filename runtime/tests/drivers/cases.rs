@@ -460,6 +460,16 @@ fn cuda() -> Vec<Case> {
         ),
         case("graph keeps", WHOLE, &[], &["replayed: true"]),
         case(
+            "leads",
+            WHOLE,
+            &[],
+            &[
+                "Burst: 2 replays, then 7\na tenth of a second: false",
+                "Sustained: ",
+                "replays, then 7\na tenth of a second: true",
+            ],
+        ),
+        case(
             "graph keeps what joins",
             WHOLE,
             &[],

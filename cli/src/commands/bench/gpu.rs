@@ -149,7 +149,7 @@ impl<'a> Copies<'a> {
     fn time(&self, tokens: usize, choice: &ChosenKernel) -> Result<Timings> {
         let mut tensors = self.tensors(tokens, choice)?;
         let stream = self.device.executor().stream();
-        Ok(time_both(stream, self.weights.len(), self.lead, |copy, _, overlap| {
+        Ok(time_both(stream, (self.weights.len(), self.lead), |copy, _, overlap| {
             self.weights[copy].queue(&mut tensors, overlap)
         })?)
     }
@@ -162,7 +162,7 @@ impl<'a> Copies<'a> {
         }
         let stream = self.device.executor().stream();
         self.weight().queue(&mut tensors, false)?;
-        Ok(Some(time_both(stream, self.weights.len(), self.lead, |copy, _, overlap| {
+        Ok(Some(time_both(stream, (self.weights.len(), self.lead), |copy, _, overlap| {
             self.weights[copy].queue_product(&mut tensors, overlap)
         })?))
     }

@@ -162,14 +162,15 @@ fn timed(
     while transforms.len() < copies {
         transforms.push(make()?);
     }
-    let time_of_transform = time(stream, copies, Lead::Burst, |copy, _| transforms[copy].queue())?;
+    let time_of_transform =
+        time(stream, (copies, Lead::Burst), |copy, _| transforms[copy].queue())?;
     let native = transforms[0].result()?;
     drop(transforms);
     let mut memory = Vec::new();
     for _ in 0..copies {
         memory.push((executor.zeroed(bytes.div_ceil(2))?, executor.output(bytes.div_ceil(2))?));
     }
-    let copy = time(stream, copies, Lead::Burst, |copy, stream| {
+    let copy = time(stream, (copies, Lead::Burst), |copy, stream| {
         let (from, to) = &mut memory[copy];
         to.copy_from(stream, from)
     })?;

@@ -67,14 +67,15 @@ impl ReadRoofline {
         let unknown = || Timing { microseconds: f64::INFINITY, replays: Vec::new(), calls: 0 };
         let mut best = Timings { serial: unknown(), overlapped: unknown() };
         for kernels in &self.kernels {
-            let timings = time_both(&self.stream, copies, Lead::Burst, |copy, stream, overlap| {
-                let arguments =
-                    [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
-                let kernel = &kernels[usize::from(overlap)];
-                // SAFETY: the text reads `vectors` vectors and may store one word, as its rule says; no
-                // other stream uses the buffers.
-                unsafe { kernel.launch(stream, &problem, overlap, &arguments) }
-            })?;
+            let timings =
+                time_both(&self.stream, (copies, Lead::Burst), |copy, stream, overlap| {
+                    let arguments =
+                        [Argument::Read(data[copy].read()), Argument::Write(found.write_to())];
+                    let kernel = &kernels[usize::from(overlap)];
+                    // SAFETY: the text reads `vectors` vectors and may store one word, as its rule says; no
+                    // other stream uses the buffers.
+                    unsafe { kernel.launch(stream, &problem, overlap, &arguments) }
+                })?;
             best = Timings {
                 serial: faster(best.serial, timings.serial),
                 overlapped: faster(best.overlapped, timings.overlapped),

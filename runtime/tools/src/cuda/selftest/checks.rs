@@ -370,7 +370,7 @@ fn refusals(machine: &Machine) -> Result<String, Failure> {
 fn empty_launch(machine: &Machine) -> Result<String, Failure> {
     let kernel = machine.kernel(&texts::empty())?;
     let problem = machine.problem(1);
-    let timings = time_both(&machine.stream, 24, Lead::Burst, |_, stream, overlap| {
+    let timings = time_both(&machine.stream, (24, Lead::Burst), |_, stream, overlap| {
         // SAFETY: the text touches nothing.
         unsafe { kernel.launch(stream, &problem, overlap, &[]) }
     })?;
