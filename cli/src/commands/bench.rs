@@ -114,7 +114,9 @@ impl Arguments {
     fn note(&self) -> &'static str {
         match self.lead() {
             Lead::Burst => "",
-            Lead::Sustained => "; times after a tenth of a second of the same work",
+            Lead::Sustained => {
+                "; times, but that of the floor, after a tenth of a second of the same work"
+            }
         }
     }
 }

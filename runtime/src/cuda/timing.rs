@@ -52,10 +52,9 @@ impl Timing {
 }
 
 /// What comes before the replays that count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
     /// Two replays: times are those of a burst, as peers' benchmarks take them.
-    #[default]
     Burst,
     /// A tenth of a second of replays: clocks are those that the GPU's limit of power allows for long work.
     Sustained,
