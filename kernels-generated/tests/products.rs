@@ -2,6 +2,7 @@
 //! against the f64 reference: with the generated decoders, and with the lookup table.
 
 mod bf16_dot;
+mod bf16_matrix;
 mod groups;
 
 use std::io::Write as _;
@@ -15,6 +16,7 @@ use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::blocking::Instruction;
 use quantloom_runtime::cpu::decoder::Decoders;
 use quantloom_runtime::cpu::isa::Isa;
+use quantloom_runtime::cpu::native::Bf16Operand;
 use quantloom_runtime::op::{Op, Values, ValuesMut, Workspace, bf16, f16};
 use quantloom_runtime::pack::pack;
 use quantloom_runtime::unpacked::Unpacked;
@@ -232,7 +234,8 @@ fn amx_takes_f16_from_17_tokens_on_and_bf16_from_9() {
     let Some(device) = present(Isa::Avx512Amx) else { return };
     let weight = layer();
     let op = device.prepare(weight.scheme(), &weight).unwrap();
-    let parts = |x| Some(Instruction::SplitBf16 { weight: 2, x });
+    let operand = Bf16Operand::Weight;
+    let parts = |x| Some(Instruction::SplitBf16 { operand, segment: 32, weight: 2, x });
     for (tokens, bf16, f16) in [(8, None, None), (9, parts(1), None), (16, parts(1), None)] {
         assert_eq!(op.blocking(tokens, BF16).instruction, bf16, "{tokens} tokens of bf16");
         assert_eq!(op.blocking(tokens, F16).instruction, f16, "{tokens} tokens of f16");

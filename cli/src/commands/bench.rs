@@ -289,6 +289,10 @@ impl<'a> Bench<'a> {
                 let kernel = format!("{}, {} decode, bf16 dot", name.isa, name.decoder);
                 (Arithmetic::Bf16Dot, kernel)
             }
+            (Some(Instruction::SplitBf16 { .. }), _) => {
+                let kernel = format!("{}, {} decode, bf16 matrix", name.isa, name.decoder);
+                (Arithmetic::Bf16Dot, kernel)
+            }
             (_, Path::Dot) => (Arithmetic::Int8Dot, name.to_string()),
             (_, Path::Fma) => (Arithmetic::F32Fma, name.to_string()),
         };

@@ -10,7 +10,7 @@ use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::bf16_row::MOST_BITS;
 use quantloom_runtime::cpu::blocking::Instruction;
 use quantloom_runtime::cpu::isa::Isa;
-use quantloom_runtime::cpu::native::Bf16Operand;
+use quantloom_runtime::cpu::native::{Bf16Code, Bf16Operand};
 use quantloom_runtime::cpu::weight::CpuWeight;
 use quantloom_runtime::experts::{ExpertCall, ExpertError, ExpertOptions, ExpertSource, Routed};
 use quantloom_runtime::op::{Op, Values, ValuesMut, Workspace, bf16};
@@ -19,9 +19,9 @@ use quantloom_runtime::unpacked::Unpacked;
 use quantloom_tools::conformance::{Suite, draw};
 
 /// Code and groups, columns K, and the operand of dot products, if there is one.
-const SCHEMES: &[(&str, u64, Option<Bf16Operand>)] = {
+pub(super) const SCHEMES: &[(&str, u64, Option<Bf16Operand>)] = {
     const fn code(offset: i32, corrected: bool) -> Option<Bf16Operand> {
-        Some(Bf16Operand::Code { offset, corrected })
+        Some(Bf16Operand::Code(Bf16Code { offset, corrected }))
     }
     const WEIGHT: Option<Bf16Operand> = Some(Bf16Operand::Weight);
     &[
@@ -62,7 +62,7 @@ fn texts(activation: &str) -> impl Iterator<Item = (String, u64, Option<Bf16Oper
     })
 }
 
-fn prepare(device: CpuDevice, text: &str, k: u64) -> CpuWeight {
+pub(super) fn prepare(device: CpuDevice, text: &str, k: u64) -> CpuWeight {
     let scheme = parse(text).unwrap();
     let unpacked = super::groups::layer(&scheme, Shape::matrix(48, k), 0);
     device.prepare(&scheme, &unpacked).unwrap()
@@ -79,9 +79,7 @@ fn the_operand_is_the_code_or_the_weight_where_that_is_one_bf16_number() {
         let narrow = decoder.is_some_and(|decoder| decoder.bits() <= MOST_BITS);
         for tokens in [1, 8, 9, 33] {
             let expected = operand
-                .filter(|operand| {
-                    tokens > 8 || narrow && matches!(operand, Bf16Operand::Code { .. })
-                })
+                .filter(|operand| tokens > 8 || narrow && matches!(operand, Bf16Operand::Code(_)))
                 .map(Instruction::Bf16Dot);
             assert_eq!(with.blocking(tokens, BF16).instruction, expected, "{text}, M = {tokens}");
             let said = with.kernel(tokens).contains("bf16 dot");

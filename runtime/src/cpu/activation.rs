@@ -12,7 +12,7 @@ use quantloom_dsl::{Quantiser, Scheme, SignedBytes};
 use super::blocking::{Blocking, Instruction};
 use super::groups::{HALF_CHUNK, IntegerInput};
 use super::isa::{Isa, Vectorised, enter};
-use super::native::{Bf16Operand, NativeWeight, Path};
+use super::native::{NativeWeight, Path};
 use super::quantiser::{RowQuantiser, ValueRange};
 use super::queue;
 use super::rows::InputRows;
@@ -649,10 +649,7 @@ impl Vectorised for PackSplit<'_, '_> {
     fn run<V: Vector>(self) {
         let Self { source, columns, blocking, first, out, rows } = self;
         let SplitOut { x, sums, parts, non_finite } = out;
-        let corrected = match blocking.instruction {
-            Some(Instruction::Bf16Dot(Bf16Operand::Code { corrected, .. })) => corrected,
-            _ => false,
-        };
+        let corrected = blocking.instruction.is_some_and(Instruction::corrected);
         let segments = blocking.segments;
         let mut cut = BumpAllocator::new(rows);
         let row: &mut [f32] = cut.take(columns.given);

@@ -19,7 +19,7 @@ use std::ops::Range;
 use super::blocking::Blocking;
 use super::isa::{Bf16Vectorised, Isa, Vectorised, enter, enter_bf16};
 use super::kernels::CHUNK;
-use super::product::Prefetcher;
+use super::product::{Prefetcher, SegmentScales};
 use super::split_bf16::MOST_CHAIN;
 use super::tile::each;
 use super::tokens::Tile;
@@ -88,17 +88,6 @@ impl Vectorised for Cut<'_> {
     }
 }
 
-/// The factors of the sums of segments.
-#[derive(Clone, Copy)]
-pub(super) struct SegmentScales<'a> {
-    /// `[segment][panel]`.
-    pub(super) scales: &'a [[[f32; 16]; PANELS]],
-    /// `[segment][panel]`: multiplies the sum of x; empty if groups have no correction.
-    pub(super) add: &'a [[[f32; 16]; PANELS]],
-    /// `[tile][segment][token]` of all of K: sums of x.
-    pub(super) x_sums: &'a [f32],
-}
-
 /// A block of two panels, for all tiles of tokens.
 pub(super) struct Bf16Block<'a> {
     pub(super) blocking: &'a Blocking,
@@ -144,7 +133,7 @@ impl Bf16Block<'_> {
     /// A tile of M tokens.
     #[inline(always)]
     fn tile<V: Bf16Vector, const M: usize>(&mut self, tile: Tile) {
-        let Self { blocking, native, weights, scaled, x, .. } = *self;
+        let Self { native, weights, scaled, x, .. } = *self;
         let Range { start, end } = self.columns;
         let x = &x[tile.first * native..][start * M..end * M];
         let (x, _) = x.as_chunks::<STEP>();
@@ -160,18 +149,19 @@ impl Bf16Block<'_> {
             });
             return;
         };
-        let Blocking { segment, segments, .. } = *blocking;
-        let x_sums = scaled.x_sums.get(tile.first * segments..).unwrap_or(&[]);
+        let SegmentScales { columns: segment, of_row, scales, add, x_sums } = scaled;
+        let (scales, add) = (scales.as_chunks::<PANELS>().0, add.as_chunks::<PANELS>().0);
+        let x_sums = x_sums.get(tile.first * of_row..).unwrap_or(&[]);
         let (x_sums, _) = x_sums.as_chunks::<M>();
         let steps = segment / STEP;
-        let of_segments = weights.chunks(steps).zip(x.chunks(steps)).zip(scaled.scales);
+        let of_segments = weights.chunks(steps).zip(x.chunks(steps)).zip(scales);
         for (at, ((weights, x), scales)) in of_segments.enumerate() {
             let parts = multiply::<V, M>(weights, x);
             // Hidden from the optimiser, which would keep the sums of a tile in registers, which are too
             // few, and so copy each sum to the stack and back.
             let sums = std::hint::black_box(&mut *sums);
             let scales = [V::load_f32(&scales[0]), V::load_f32(&scales[1])];
-            match scaled.add.get(at).zip(x_sums.get(start / segment + at)) {
+            match add.get(at).zip(x_sums.get(start / segment + at)) {
                 None => {
                     each!(m in M {
                         each!(p in [0 1] {

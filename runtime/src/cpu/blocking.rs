@@ -13,7 +13,7 @@ use super::bf16_dot;
 use super::groups::{common_columns, segment};
 use super::isa::Isa;
 use super::kernels::CHUNK;
-use super::native::{Bf16Operand, NativeWeight, Path};
+use super::native::{Bf16Code, Bf16Operand, NativeWeight, Path};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 use super::split_bf16;
@@ -106,7 +106,7 @@ impl Blocking {
             Some(columns) => segment(columns, most, path),
             None => weight.group().min(most),
         };
-        let instruction = Instruction::of(weight, path, isa, segment, tokens, x_parts)
+        let instruction = Instruction::of(weight, (path, isa), segment, tokens, x_parts)
             .filter(|instruction| !one_tile || instruction.decodes_on_the_fly(weight));
         // Not `next_multiple_of`, which the largest numbers overflow.
         let padding = tokens.wrapping_neg() % tiling.fused_tokens;
@@ -122,11 +122,11 @@ impl Blocking {
             None => tile,
         };
         let (segment, panels, block) = match instruction {
-            Some(Instruction::SplitBf16 { weight, x }) => {
-                (CHUNK, Instruction::PANELS, Instruction::block(weight, x))
+            Some(Instruction::SplitBf16 { segment, weight, x, .. }) => {
+                (segment, Instruction::PANELS, Instruction::block(weight, x))
             }
             Some(Instruction::Bf16Dot(operand)) => {
-                let scaled = matches!(operand, Bf16Operand::Code { .. });
+                let scaled = matches!(operand, Bf16Operand::Code(_));
                 (if scaled { segment } else { CHUNK }, bf16_dot::PANELS, bf16_dot::BLOCK)
             }
             _ => (segment, panels, block),
@@ -194,6 +194,7 @@ impl Blocking {
             (Some(Instruction::SplitBf16 { weight, .. }), _) => {
                 bytes_of::<[f32; 16]>(self.block)
                     + bytes_of::<[u8; 64]>(split_bf16::lines(self.block, weight, self.panels))
+                    + 2 * scales
             }
             (_, Path::Dot) => bytes_of::<[u8; 64]>(self.block / 4 * self.panels) + scales,
             (_, Path::Fma) => bytes_of::<[f32; 16]>(self.block * self.panels),
@@ -207,9 +208,13 @@ impl Blocking {
 pub enum Instruction {
     /// Matrix instructions: codes as bytes times codes of x; scaled segment by segment.
     Bytes,
-    /// Matrix instructions: weights and x, split into bf16 parts.
+    /// Matrix instructions: weights or codes, and x, split into bf16 parts.
     SplitBf16 {
-        /// Parts of a weight.
+        /// What multiplies x.
+        operand: Bf16Operand,
+        /// Columns of a segment: of codes those that one scale multiplies, else a chunk.
+        segment: usize,
+        /// Parts of the operand.
         weight: usize,
         /// Parts of an element of x.
         x: usize,
@@ -222,6 +227,16 @@ impl Instruction {
     /// Whether these instructions multiply few tokens as well, by panels that are decoded on the fly.
     fn decodes_on_the_fly(self, weight: &NativeWeight) -> bool {
         matches!(self, Self::Bf16Dot(_)) && weight.bf16_table().is_some()
+    }
+
+    /// Whether sums of x over segments are multiplied with corrections of groups of codes.
+    pub(super) fn corrected(self) -> bool {
+        match self {
+            Self::SplitBf16 { operand, .. } | Self::Bf16Dot(operand) => {
+                matches!(operand, Bf16Operand::Code(Bf16Code { corrected: true, .. }))
+            }
+            Self::Bytes => false,
+        }
     }
 
     /// Whether all tiles have the same number of tokens, so that the last one is padded.
@@ -238,9 +253,8 @@ impl Instruction {
     /// The instructions for a product of `tokens` tokens on an instruction set, if there are any.
     fn of(
         weight: &NativeWeight,
-        path: Path,
-        isa: Isa,
-        segment: usize,
+        (path, isa): (Path, Isa),
+        columns: usize,
         tokens: usize,
         x: Option<usize>,
     ) -> Option<Self> {
@@ -252,10 +266,19 @@ impl Instruction {
             return None;
         }
         match path {
-            Path::Dot => takes_bytes(weight, segment).then_some(Self::Bytes),
+            Path::Dot => takes_bytes(weight, columns).then_some(Self::Bytes),
             Path::Fma => {
-                let (weight, x) = weight.parts().zip(x)?;
-                bf16::pays(tokens, weight, x).then_some(Self::SplitBf16 { weight, x })
+                let x = x?;
+                // A segment of a whole row may end within a chunk.
+                let of_codes = columns.next_multiple_of(CHUNK);
+                let of_codes = segment(of_codes, bf16::block(1, x), path);
+                let operands = [
+                    weight.parts().map(|parts| (Bf16Operand::Weight, parts, CHUNK)),
+                    weight.bf16_code().map(|code| (Bf16Operand::Code(code), 1, of_codes)),
+                ];
+                let of =
+                    |(operand, weight, segment)| Self::SplitBf16 { operand, segment, weight, x };
+                bf16::choose(operands.into_iter().flatten().map(of), tokens)
             }
         }
     }
@@ -298,7 +321,7 @@ impl Instruction {
     const PANELS: usize = 1;
 
     /// None: other architectures have no such instructions.
-    fn of(_: &NativeWeight, _: Path, _: Isa, _: usize, _: usize, _: Option<usize>) -> Option<Self> {
+    fn of(_: &NativeWeight, _: (Path, Isa), _: usize, _: usize, _: Option<usize>) -> Option<Self> {
         None
     }
 

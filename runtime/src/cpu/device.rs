@@ -9,6 +9,7 @@ use super::bf16_dot;
 use super::decoder::{BUILT_IN, Decoder, Decoders, DynDecoder, LutDecoder};
 use super::experts::CpuExperts;
 use super::isa::{Isa, UnsupportedIsa};
+use super::native::Bf16Products;
 use super::weight::CpuWeight;
 use crate::backend::Backend;
 use crate::experts::{ExpertError, ExpertOp, ExpertOptions, ExpertSource};
@@ -59,6 +60,15 @@ impl CpuDevice {
     /// Whether x in bf16 is multiplied by dot products of bf16 numbers.
     pub fn bf16_dot(self) -> bool {
         self.bf16_dot
+    }
+
+    /// What it multiplies in bf16.
+    pub(super) fn bf16_products(self) -> Bf16Products {
+        match self.isa {
+            Isa::Avx512Bf16 if self.bf16_dot => Bf16Products::Dot,
+            Isa::NeonBf16 => Bf16Products::Codes,
+            _ => Bf16Products::Weights,
+        }
     }
 
     /// The same device with the decoders of these code types, for schemes that bring none along.

@@ -13,7 +13,7 @@
 //! multiple of 32 adjacent columns (act-order, odd group sizes), columns are permuted and groups
 //! padded; x is permuted in the same way.
 
-use quantloom_dsl::{TableIntegers, WeightCode, ZeroPointCorrection};
+use quantloom_dsl::{Code, TableIntegers, WeightCode, ZeroPointCorrection};
 use rayon::prelude::*;
 
 use super::bf16_row::{Bf16Table, MOST_BITS};
@@ -42,18 +42,33 @@ pub enum Path {
     Fma,
 }
 
-/// The one bf16 number that a weight is in dot products of bf16 numbers (`super::bf16_dot`).
+/// The products of bf16 numbers of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bf16Products {
+    /// None, or matrix instructions that multiply weights in parts (`super::amx`).
+    Weights,
+    /// Matrix instructions that multiply codes, too (`super::neon`).
+    Codes,
+    /// Dot products of single numbers (`super::bf16_dot`).
+    Dot,
+}
+
+/// What products of bf16 numbers multiply with x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16Operand {
     /// The weight without its factor: its scale is in it.
     Weight,
     /// The value of its code; scales multiply the sums of segments.
-    Code {
-        /// This is subtracted from the value that a decoder gives.
-        offset: i32,
-        /// Whether groups have a correction, which multiplies the sum of x.
-        corrected: bool,
-    },
+    Code(Bf16Code),
+}
+
+/// The value of a code as one bf16 number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bf16Code {
+    /// This is subtracted from the value that a decoder gives.
+    pub offset: i32,
+    /// Whether groups have a correction, which multiplies the sum of x.
+    pub corrected: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -93,7 +108,9 @@ pub struct NativeWeight {
     offset: i32,
     /// bf16 parts of a weight without its factor: see [`split_bf16`].
     parts: Option<usize>,
-    /// The operand of dot products of bf16 numbers, where the device has them and weights or codes are such
+    /// Codes as bf16 numbers, where the device multiplies these, if they are such numbers and segments can have whole chunks.
+    bf16_code: Option<Bf16Code>,
+    /// The one bf16 number of dot products (`super::bf16_dot`), where the device has them and weights or codes are such
     /// numbers.
     bf16_operand: Option<Bf16Operand>,
     /// The bf16 numbers of its codes, if they are so narrow.
@@ -105,14 +122,14 @@ pub struct NativeWeight {
 }
 
 impl NativeWeight {
-    /// Packs a layer for a path, with codes `bits` wide. Integer products multiply the integers `input`. The device
-    /// multiplies bf16 numbers by dot products if `bf16_dot`.
+    /// Packs a layer for a path, with codes `bits` wide. Integer products multiply the integers `input`, those in `f32`
+    /// become products of bf16 numbers where the device has these.
     pub fn new(
         weight: &Unpacked,
         path: Path,
         bits: usize,
         input: IntegerInput,
-        bf16_dot: bool,
+        bf16: Bf16Products,
     ) -> Self {
         let scheme = weight.scheme();
         let shape = weight.shape();
@@ -152,12 +169,13 @@ impl NativeWeight {
             order: None,
             offset: stored.offset + scheme.weight.offset + of_table,
             parts: None,
+            bf16_code: None,
             bf16_operand: None,
             bf16_table: None,
             input,
             table,
         };
-        packed.groups(weight, (path, bf16_dot), &arranged);
+        packed.groups(weight, (path, bf16), &arranged);
         packed.rows(weight);
         let orders: Option<Vec<Vec<u32>>> =
             arranged.into_iter().map(|columns| columns.order).collect();
@@ -227,6 +245,11 @@ impl NativeWeight {
         self.parts
     }
 
+    /// Codes as bf16 numbers, where the device multiplies these, if they are such numbers and segments can have whole chunks.
+    pub fn bf16_code(&self) -> Option<Bf16Code> {
+        self.bf16_code
+    }
+
     /// The operand of dot products of bf16 numbers, if the weight has one.
     pub fn bf16_operand(&self) -> Option<Bf16Operand> {
         self.bf16_operand
@@ -256,7 +279,8 @@ impl NativeWeight {
     pub(super) fn blocks_alike(&self, other: &Self) -> bool {
         let sizes =
             |of: &Self| (of.bits, of.chunks, of.group, of.groups, of.offset, of.parts, of.input);
-        sizes(self) == sizes(other) && self.bf16_operand == other.bf16_operand
+        let operands = |of: &Self| (of.bf16_code, of.bf16_operand);
+        sizes(self) == sizes(other) && operands(self) == operands(other)
     }
 
     /// Whether both read the same packed tokens.
@@ -315,7 +339,7 @@ impl NativeWeight {
     fn groups(
         &mut self,
         weight: &Unpacked,
-        (path, bf16_dot): (Path, bool),
+        (path, bf16): (Path, Bf16Products),
         arranged: &[ExpertColumns],
     ) {
         let shape = weight.shape();
@@ -357,32 +381,39 @@ impl NativeWeight {
         if adds.iter().flatten().any(|add| *add != 0.0) {
             self.add = Some(adds);
         }
-        if path == Path::Fma && bf16_dot {
-            self.set_bf16_operand(&scheme.weight, constant);
+        if path == Path::Fma && bf16 != Bf16Products::Weights {
+            self.bf16_code = self.code_in_bf16(&scheme.weight, constant);
+        }
+        if path == Path::Fma && bf16 == Bf16Products::Dot {
+            self.set_bf16_operand(&scheme.weight.code);
         }
         self.scales = narrowest(scales);
     }
 
-    /// Chooses the operand of dot products of bf16 numbers. The offset is the only correction of groups if
-    /// `constant`.
-    fn set_bf16_operand(&mut self, weight: &WeightCode, constant: bool) {
+    /// Codes as bf16 numbers, if they are such numbers. The offset is the only correction of groups if `constant`.
+    fn code_in_bf16(&self, weight: &WeightCode, constant: bool) -> Option<Bf16Code> {
+        // Scales multiply the sums of whole chunks.
+        if self.groups > 1 && !self.group.is_multiple_of(CHUNK) {
+            return None;
+        }
         let code = &weight.code;
+        if constant && PartCounter::new(code, weight.offset).one_part() {
+            return Some(Bf16Code { offset: self.offset, corrected: false });
+        }
+        // Stored integers are below 2^8.
+        let exact = !code.is_float() || PartCounter::new(code, 0).one_part();
+        exact.then_some(Bf16Code { offset: 0, corrected: self.add.is_some() })
+    }
+
+    /// Chooses the operand of dot products of bf16 numbers.
+    fn set_bf16_operand(&mut self, code: &Code) {
         let of_weight = (self.parts == Some(1)).then_some(Bf16Operand::Weight);
-        let of_code = if constant && PartCounter::new(code, weight.offset).one_part() {
-            Some(Bf16Operand::Code { offset: self.offset, corrected: false })
-        } else if !code.is_float() || PartCounter::new(code, 0).one_part() {
-            // Stored integers are below 2^8.
-            Some(Bf16Operand::Code { offset: 0, corrected: self.add.is_some() })
-        } else {
-            None
-        };
-        // Scales multiply the sums of whole steps.
-        let steps = self.groups == 1 || self.group.is_multiple_of(CHUNK);
-        let of_code = of_code.filter(|_| steps);
+        let of_code = self.bf16_code.map(Bf16Operand::Code);
         // A table is decoded faster than weights with their scales.
         let narrow = self.bits <= MOST_BITS;
         self.bf16_operand = if narrow { of_code.or(of_weight) } else { of_weight.or(of_code) };
-        let Some(Bf16Operand::Code { offset, .. }) = self.bf16_operand.filter(|_| narrow) else {
+        let Some(Bf16Operand::Code(Bf16Code { offset, .. })) = self.bf16_operand.filter(|_| narrow)
+        else {
             return;
         };
         let StoredCode { flip, offset: stored } = stored_code(code);

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::{self, bf16};
-use super::bf16_dot::{self, Bf16Block, SegmentScales};
+use super::bf16_dot::{self, Bf16Block};
 use super::bf16_row::Bf16Row;
 use super::blocking::{Blocking, FUSED_PANELS, Instruction};
 use super::decoder::DynDecoder;
@@ -18,7 +18,7 @@ use super::dot_row::DotRow;
 use super::epilogue::{Epilogue, OutputWriter};
 use super::isa::{Isa, Vectorised, enter};
 use super::kernels::{CHUNK, FmaRow, Groups, Panel, PanelScales, Segment};
-use super::native::{Bf16Operand, NativeWeight, PANEL};
+use super::native::{Bf16Code, Bf16Operand, NativeWeight, PANEL};
 #[cfg(target_arch = "aarch64")]
 use super::neon::bf16;
 use super::prefetch::Jump;
@@ -159,7 +159,7 @@ impl<'a> CpuProduct<'a> {
                         Some(Instruction::Bf16Dot(operand)) => Some(operand),
                         _ => None,
                     };
-                    let Some((Bf16Operand::Code { corrected, .. }, table)) =
+                    let Some((Bf16Operand::Code(Bf16Code { corrected, .. }), table)) =
                         operand.zip(self.weight.bf16_table())
                     else {
                         debug_assert!(false, "bf16 parts are multiplied in blocks");
@@ -224,7 +224,7 @@ impl<'a> CpuProduct<'a> {
                 Some(Instruction::Bf16Dot(operand)) => {
                     self.bf16_dot(operand, (first, here), (x, x_sums), sums, cut);
                 }
-                _ => self.parts::<P>(first, here, x, sums, cut),
+                _ => self.parts::<P>((first, here), (x, x_sums), sums, cut),
             },
         }
         let range = first..first + here;
@@ -256,8 +256,7 @@ impl<'a> CpuProduct<'a> {
         let (native, panels) = (self.weight.columns(), bf16_dot::PANELS);
         let lines: &mut [[u8; 64]] = cut.take(split_bf16::lines(block, 1, panels));
         let (steps, _): (&mut [bf16_dot::Step], _) = lines.as_chunks_mut();
-        let scales: &mut [[f32; 16]] = cut.take(block / segment * panels);
-        let adds: &mut [[f32; 16]] = cut.take(scales.len());
+        let [scales, adds] = [0, 1].map(|_| cut.take::<[f32; 16]>(block / segment * panels));
         let values: &mut [[f32; 16]] = cut.take(block);
         for start in (0..native).step_by(block) {
             let columns = start..(start + block).min(native);
@@ -266,19 +265,13 @@ impl<'a> CpuProduct<'a> {
             for p in 0..here {
                 self.decode_bf16(operand, first + p, columns.clone(), values, &mut steps[p..]);
             }
-            let scaled = match operand {
-                Bf16Operand::Weight => None,
-                Bf16Operand::Code { corrected, .. } => {
-                    let here = first..first + here;
-                    let (of, columns) = (GroupParameter::Correction, columns.clone());
-                    let add: &[[[f32; 16]; _]] = match corrected {
-                        true => self.of_segments(of, here.clone(), columns.clone(), adds),
-                        false => &[],
-                    };
-                    let scales = self.of_segments(GroupParameter::Scale, here, columns, scales);
-                    Some(SegmentScales { scales, add, x_sums })
-                }
-            };
+            let here_scaled = (first..first + here, columns.clone());
+            let scaled = self.segment_scales::<{ bf16_dot::PANELS }>(
+                operand,
+                here_scaled,
+                [scales, adds],
+                x_sums,
+            );
             let prefetcher = self.prefetcher(first, here, columns.end);
             let (blocking, weights) = (&self.blocking, steps.as_chunks().0);
             let block =
@@ -297,69 +290,97 @@ impl<'a> CpuProduct<'a> {
         values: &mut [[f32; 16]],
         steps: &mut [bf16_dot::Step],
     ) {
-        let planes = self.lines(panel, columns.clone());
-        let (isa, decoder) = (self.isa, self.decoder);
-        let (offset, table) = match operand {
-            Bf16Operand::Code { offset, .. } => (offset, self.weight.bf16_table()),
-            Bf16Operand::Weight => {
-                let groups = self.weight.groups_of(self.expert, panel);
-                let segment = Segment { planes, first: columns.start, groups };
-                decoder.decode_values(isa, segment, values, 1);
-                return bf16_dot::cut(isa, values, steps);
-            }
-        };
-        if let Some(table) = table {
-            return decoder.decode_bf16(isa, planes, table, steps);
+        if let (Bf16Operand::Code(_), Some(table)) = (operand, self.weight.bf16_table()) {
+            let planes = self.lines(panel, columns);
+            return self.decoder.decode_bf16(self.isa, planes, table, steps);
         }
-        // One group of all columns: the value of a code, minus the offset.
-        let add = [[-offset as f32; 16]];
-        let groups = Groups {
-            columns: columns.len(),
-            scales: PanelScales::F32(&[[1.0; 16]]),
-            add: (offset != 0).then_some(&add),
-        };
-        decoder.decode_values(isa, Segment { planes, first: 0, groups }, values, 1);
-        bf16_dot::cut(isa, values, steps);
+        self.decode_operand(operand, panel, columns, values);
+        bf16_dot::cut(self.isa, values, steps);
     }
 
-    /// The products of some panels in bf16 parts: all tiles of tokens, block by block.
+    /// Decodes some columns of a panel to the `f32` numbers that products of bf16 numbers multiply.
+    fn decode_operand(
+        &self,
+        operand: Bf16Operand,
+        panel: usize,
+        columns: Range<usize>,
+        values: &mut [[f32; 16]],
+    ) {
+        let planes = self.lines(panel, columns.clone());
+        let segment = match operand {
+            Bf16Operand::Weight => {
+                let groups = self.weight.groups_of(self.expert, panel);
+                Segment { planes, first: columns.start, groups }
+            }
+            // One group of all columns: the value of a code, minus the offset.
+            Bf16Operand::Code(Bf16Code { offset, .. }) => {
+                let add: &[[f32; 16]] = &[[-offset as f32; 16]];
+                let groups = Groups {
+                    columns: columns.len(),
+                    scales: PanelScales::F32(&[[1.0; 16]]),
+                    add: (offset != 0).then_some(add),
+                };
+                let segment = Segment { planes, first: 0, groups };
+                return self.decoder.decode_values(self.isa, segment, values, 1);
+            }
+        };
+        self.decoder.decode_values(self.isa, segment, values, 1);
+    }
+
+    /// The scales and corrections of the segments of a block of panels, where scales multiply sums, in two memories.
+    fn segment_scales<'s, const P: usize>(
+        &self,
+        operand: Bf16Operand,
+        (panels, columns): (Range<usize>, Range<usize>),
+        [scales, adds]: [&'s mut [[f32; 16]]; 2],
+        x_sums: &'s [f32],
+    ) -> Option<SegmentScales<'s>> {
+        let Bf16Operand::Code(Bf16Code { corrected, .. }) = operand else { return None };
+        let Blocking { segment, segments, .. } = self.blocking;
+        let add = match corrected {
+            true => {
+                let (of, panels) = (GroupParameter::Correction, panels.clone());
+                self.of_segments::<P>(of, panels, columns.clone(), adds).as_flattened()
+            }
+            false => &[],
+        };
+        let scales = self.of_segments::<P>(GroupParameter::Scale, panels, columns, scales);
+        let scales = scales.as_flattened();
+        Some(SegmentScales { columns: segment, of_row: segments, scales, add, x_sums })
+    }
+
+    /// The products of some panels, from `first` on, of which `here` exist, in bf16 parts: all tiles of tokens, block by
+    /// block.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn parts<const P: usize>(
         &self,
-        first: usize,
-        here: usize,
-        x: &[u16],
+        (first, here): (usize, usize),
+        (x, x_sums): (&[u16], &[f32]),
         sums: &mut [[f32; 16]],
         mut cut: BumpAllocator<'_>,
     ) {
-        let Blocking {
-            block,
-            instruction: Some(Instruction::SplitBf16 { weight, x: x_parts }),
-            ..
-        } = self.blocking
-        else {
+        let Blocking { block, segment, instruction, .. } = self.blocking;
+        let Some(Instruction::SplitBf16 { operand, weight, x: x_parts, .. }) = instruction else {
             return;
         };
         let native = self.weight.columns();
         let values: &mut [[f32; 16]] = cut.take(block);
         let halves: &mut [[u8; 64]] = cut.take(split_bf16::lines(block, weight, P));
+        let [scales, adds] = [0, 1].map(|_| cut.take::<[f32; 16]>(block / segment * P));
         for start in (0..native).step_by(block) {
             let columns = start..(start + block).min(native);
             let values = &mut values[..columns.len()];
             let halves = &mut halves[..split_bf16::lines(columns.len(), weight, P)];
             for p in 0..here {
-                let segment = Segment {
-                    planes: self.lines(first + p, columns.clone()),
-                    first: start,
-                    groups: self.weight.groups_of(self.expert, first + p),
-                };
-                self.decoder.decode_values(self.isa, segment, values, 1);
+                self.decode_operand(operand, first + p, columns.clone(), values);
                 bf16::cut(values, weight, p, halves);
             }
+            let here_scaled = (first..first + here, columns.clone());
+            let scaled = self.segment_scales::<P>(operand, here_scaled, [scales, adds], x_sums);
             let prefetcher = self.prefetcher(first, here, columns.end);
             let (parts, weights) = ((weight, x_parts), &*halves);
             bf16::run(
-                SplitBlock { native, columns, parts, panels: P, weights, x, sums },
+                SplitBlock { native, columns, parts, panels: P, weights, scaled, x, sums },
                 prefetcher,
             );
         }
@@ -369,9 +390,8 @@ impl<'a> CpuProduct<'a> {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn parts<const P: usize>(
         &self,
-        _: usize,
-        _: usize,
-        _: &[u16],
+        _: (usize, usize),
+        _: (&[u16], &[f32]),
         _: &mut [[f32; 16]],
         _: BumpAllocator<'_>,
     ) {
@@ -516,6 +536,21 @@ impl<'a> Prefetcher<'a> {
     }
 }
 
+/// The factors of the sums of a block's segments.
+#[derive(Clone, Copy)]
+pub(super) struct SegmentScales<'a> {
+    /// Columns of a segment.
+    pub(super) columns: usize,
+    /// Segments of a row.
+    pub(super) of_row: usize,
+    /// `[segment][panel]`.
+    pub(super) scales: &'a [[f32; 16]],
+    /// `[segment][panel]`: multiplies the sum of x; empty if groups have no correction.
+    pub(super) add: &'a [[f32; 16]],
+    /// `[tile][segment][token]` of all of K: sums of x.
+    pub(super) x_sums: &'a [f32],
+}
+
 /// A block of weights in bf16 parts, for all tiles of tokens.
 pub(super) struct SplitBlock<'a> {
     /// Native columns of the weight, and those of the block.
@@ -527,6 +562,9 @@ pub(super) struct SplitBlock<'a> {
     pub(super) panels: usize,
     /// `[step][part][panel]`, in the order of the instruction set's `cut`.
     pub(super) weights: &'a [[u8; 64]],
+    /// Where scales multiply the sums of segments, which is so of codes.
+    #[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "no codes are chosen there"))]
+    pub(super) scaled: Option<SegmentScales<'a>>,
     /// `[tile][step][part][token][column]`.
     pub(super) x: &'a [u16],
     /// `[tile][token][panel]`.

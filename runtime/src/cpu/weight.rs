@@ -77,8 +77,8 @@ impl CpuWeight {
             Path::Fma => None,
         };
         let input = input.unwrap_or_default();
-        let bf16_dot = device.bf16_dot();
-        let native = standard(|| NativeWeight::new(weight, path, bits, input, bf16_dot));
+        let (bf16_dot, bf16) = (device.bf16_dot(), device.bf16_products());
+        let native = standard(|| NativeWeight::new(weight, path, bits, input, bf16));
         selection.rejected.extend(rejected_bf16_dot(&selection.kernel, bf16_dot, &native));
         let quantiser = |x: FloatFormat| scheme.activation_for(x)?.quantiser();
         Ok(Self {

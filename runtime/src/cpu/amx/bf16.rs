@@ -16,7 +16,9 @@ use std::arch::x86_64::*;
 
 use super::{Configured, SIDE, prefetch};
 use crate::accumulation::Sums;
+use crate::cpu::blocking::Instruction;
 use crate::cpu::isa::Isa;
+use crate::cpu::native::Bf16Operand;
 use crate::cpu::product::{Prefetcher, SplitBlock};
 use crate::cpu::split_bf16::{MOST_PAIRS, lines};
 use crate::cpu::tile::each;
@@ -45,14 +47,22 @@ pub(in crate::cpu) fn block(_of_weight: usize, _of_x: usize) -> usize {
     128
 }
 
-/// Whether a product of `tokens` tokens (more than are decoded on the fly) is faster here than in
-/// `f32`, for the given numbers of parts of a weight and of an x.
+/// Of some ways to multiply `tokens` tokens (more than are decoded on the fly) by these instructions, the one that is faster than
+/// `f32`, of weights with their scales, if there is one.
 ///
 /// A tile takes the same time for one token as for 16. With x in one part (bf16) that is still less
 /// than `f32` products of 9 tokens; with two parts (f16) there are twice as many products, which
 /// take as long as `f32` products of 16 tokens (docs/performance/cpu.md).
-pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool {
-    of_weight * of_x <= MOST_PAIRS && (of_x == 1 || tokens > SIDE)
+pub(in crate::cpu) fn choose(
+    mut ways: impl Iterator<Item = Instruction>,
+    tokens: usize,
+) -> Option<Instruction> {
+    ways.find(|way| match *way {
+        Instruction::SplitBf16 { operand: Bf16Operand::Weight, weight, x, .. } => {
+            weight * x <= MOST_PAIRS && (x == 1 || tokens > SIDE)
+        }
+        _ => false,
+    })
 }
 
 /// Splits the weights of a panel, `[column]`, into parts: `[step][part][panel]` of B. The weights

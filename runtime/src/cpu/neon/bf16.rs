@@ -1,7 +1,9 @@
 //! Products of bf16 parts with `bfmmla`: see [`crate::cpu::split_bf16`].
 //!
-//! In: a block of weights in `f32`, tokens split into bf16 parts. Out: sums, added to those of
-//! earlier blocks. Weights contain their scales and zero points, so that groups need no work.
+//! In: a block of weights or codes in `f32`, tokens split into bf16 parts. Out: sums, added to those of
+//! earlier blocks. Weights contain their scales and zero points, so that groups need no work, but are two or three parts where
+//! scales have more digits than a power of two; codes are one part, and scales multiply the sums of segments. A product takes
+//! what needs fewer instructions ([`choose`]).
 //!
 //! `bfmmla` adds to D [2 rows][2 tokens], `f32`, the products of A [2 rows][4 columns] with B [2
 //! tokens][4 columns]: those of columns 0 and 1, then those of columns 2 and 3. A tile is four tokens
@@ -24,11 +26,13 @@
 use core::arch::aarch64::*;
 
 use super::instruction::bfmmla;
-use super::tile::register;
+use super::tile::{hidden, register, rows};
 use crate::accumulation::Sums;
+use crate::cpu::blocking::Instruction;
 use crate::cpu::isa::Isa;
 use crate::cpu::kernels::CHUNK;
-use crate::cpu::product::{Prefetcher, SplitBlock};
+use crate::cpu::native::{Bf16Code, Bf16Operand};
+use crate::cpu::product::{Prefetcher, SegmentScales, SplitBlock};
 use crate::cpu::split_bf16::MOST_CHAIN;
 
 /// The instruction set with the instruction.
@@ -46,20 +50,44 @@ pub(in crate::cpu) const STEP: usize = 4;
 /// Panels of a tile.
 pub(in crate::cpu) const PANELS: usize = 1;
 
-/// Whether a product of `tokens` tokens (more than are decoded on the fly) takes fewer instructions
-/// here than in `f32`, for the given numbers of parts of a weight and of an x.
-///
-/// The time saved for each token must exceed the time to split the weights, once per block, and the
-/// time for the tokens that pad a tile. The counts: docs/performance/cpu.md. Four pairs need as
-/// many products as `f32`.
-pub(in crate::cpu) fn pays(tokens: usize, of_weight: usize, of_x: usize) -> bool {
-    match (of_weight, of_x) {
-        (1, 1 | 2) => true,
-        (1, 3) => tokens > 6,
-        (2, 1) => tokens > 10,
-        (3, 1) => tokens > 32,
-        _ => false,
-    }
+/// Of some ways to multiply `tokens` tokens (more than are decoded on the fly) by these instructions, the one that takes the
+/// fewest instructions; `None` if `f32` takes fewer.
+pub(in crate::cpu) fn choose(
+    ways: impl Iterator<Item = Instruction>,
+    tokens: usize,
+) -> Option<Instruction> {
+    let counted = ways.filter_map(|way| Some((instructions(way, tokens)?, way)));
+    let (count, way) = counted.min_by_key(|(count, _)| *count)?;
+    (count < in_f32(tokens)).then_some(way)
+}
+
+/// Instructions for 1024 weights, whose decoding is not counted, by `tokens` tokens, as docs/performance/cpu.md counts them; `None`
+/// for parts that no loop multiplies: four pairs need as many products as `f32`.
+fn instructions(way: Instruction, tokens: usize) -> Option<usize> {
+    let Instruction::SplitBf16 { operand, segment, weight, x } = way else { return None };
+    let multiply = match (weight, x) {
+        (1, 1) => 90,
+        (1, 2) => 160,
+        (1, 3) => 228,
+        (2, 1) => 170,
+        (3, 1) => 250,
+        _ => return None,
+    };
+    let cut = [640, 1536, 2432][weight - 1];
+    // Around a segment of a tile, whose sums are those of 64 weights a column.
+    let scale = match operand {
+        Bf16Operand::Weight => 0,
+        Bf16Operand::Code(Bf16Code { corrected: false, .. }) => 100,
+        Bf16Operand::Code(Bf16Code { corrected: true, .. }) => 126,
+    };
+    let scale = scale * (1024 / 64) / segment;
+    Some(cut + (multiply + scale) * tokens.next_multiple_of(TOKENS))
+}
+
+/// The same in `f32`: of tiles of four tokens, two or one.
+fn in_f32(tokens: usize) -> usize {
+    let rest = [0, 640, 1024, 1344][tokens % 4];
+    1344 * (tokens / 4) + rest
 }
 
 /// Columns of a block: 128, which in `f32` and in parts fit L1 together with a tile of tokens, or
@@ -143,6 +171,28 @@ fn rest(values: float32x4_t) -> float32x4_t {
 pub(in crate::cpu) fn run(block: SplitBlock<'_>, _: Prefetcher<'_>) {
     assert!(ISA.check().is_ok(), "bf16 products are chosen where there are none");
     let (weights, parts) = (block.weights, block.parts);
+    if let Some(scales) = block.scaled {
+        type Tile = unsafe fn(&[[u8; 64]], &[u16], TileScales<'_>, &mut [[f32; 16]; TOKENS]);
+        let multiply: Tile = match (parts, scales.add.is_empty()) {
+            ((1, 1), true) => scaled_tile::<1, false>,
+            ((1, 2), true) => scaled_tile::<2, false>,
+            ((1, 3), true) => scaled_tile::<3, false>,
+            ((1, 1), false) => scaled_tile::<1, true>,
+            ((1, 2), false) => scaled_tile::<2, true>,
+            ((1, 3), false) => scaled_tile::<3, true>,
+            (parts, _) => unreachable!("`instructions` counts none for codes in {parts:?} parts"),
+        };
+        let SegmentScales { columns, of_row, scales, add, x_sums } = scales;
+        let first = block.columns.start / columns;
+        for (at, (x, sums)) in block.tiles(TOKENS).enumerate() {
+            let Some(sums) = sums.first_chunk_mut() else { continue };
+            let x_sums = x_sums.get((at * of_row + first) * TOKENS..).unwrap_or(&[]);
+            let scales = TileScales { columns, scales, add, x_sums: x_sums.as_chunks().0 };
+            // SAFETY: the CPU has bf16 products, asserted above.
+            unsafe { multiply(weights, x, scales, sums) }
+        }
+        return;
+    }
     type Tile = unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; TOKENS]);
     let multiply: Tile = match parts {
         (1, 1) => tile::<1, 1>,
@@ -150,7 +200,7 @@ pub(in crate::cpu) fn run(block: SplitBlock<'_>, _: Prefetcher<'_>) {
         (3, 1) => tile::<3, 1>,
         (1, 2) => tile::<1, 2>,
         (1, 3) => tile::<1, 3>,
-        parts => unreachable!("`pays` takes no {parts:?} parts"),
+        parts => unreachable!("`instructions` counts none for {parts:?} parts"),
     };
     for (x, sums) in block.tiles(TOKENS) {
         let Some(sums) = sums.first_chunk_mut() else { continue };
@@ -169,36 +219,111 @@ pub(super) unsafe fn tile<const W: usize, const X: usize>(
     x: &[u16],
     sums: &mut [[f32; 16]; TOKENS],
 ) {
-    let (weights, _) = weights.as_chunks::<2>();
-    let (weights, _): (&[[WeightPart; W]], _) = weights.as_chunks();
-    let (x, _) = x.as_chunks();
-    let (x, _): (&[[TokenPart; X]], _) = x.as_chunks();
+    let (weights, x) = steps::<W, X>(weights, x);
+    // SAFETY: the caller's contract is the same.
+    let parts = unsafe { multiply(weights, x) };
+    for_each!(T in 0 1 2 3 => for_each!(J in 0 1 2 3 => {
+        let sums = &mut sums[T].as_chunks_mut::<4>().0[J];
+        // SAFETY: four `f32`.
+        unsafe { vst1q_f32(sums.as_mut_ptr(), vaddq_f32(vld1q_f32(sums.as_ptr()), parts[T][J])) }
+    }));
+}
+
+/// The factors of the sums of a tile's segments, from the first one of a block on.
+#[derive(Clone, Copy)]
+pub(super) struct TileScales<'a> {
+    /// Columns of a segment.
+    pub(super) columns: usize,
+    /// `[segment]`.
+    pub(super) scales: &'a [[f32; 16]],
+    /// `[segment]`: multiplies the sum of x; empty if groups have no correction.
+    pub(super) add: &'a [[f32; 16]],
+    /// `[segment][token]`: sums of x.
+    pub(super) x_sums: &'a [[f32; TOKENS]],
+}
+
+/// Four tokens in X parts by a panel of codes in one part; scales multiply the sums of segments, and corrections, if there are any,
+/// those of x.
+///
+/// # Safety
+/// The CPU has bf16 products.
+#[inline(always)]
+pub(super) unsafe fn scaled_tile<const X: usize, const CORRECTED: bool>(
+    codes: &[[u8; 64]],
+    x: &[u16],
+    of: TileScales<'_>,
+    sums: &mut [[f32; 16]; TOKENS],
+) {
+    let (codes, x) = steps::<1, X>(codes, x);
+    let steps = of.columns / STEP;
+    let segments = codes.chunks(steps).zip(x.chunks(steps)).zip(of.scales);
+    for (at, ((codes, x), scales)) in segments.enumerate() {
+        // SAFETY: the caller's contract is the same.
+        let parts = unsafe { multiply::<1, X>(codes, x) };
+        let scales = rows(scales);
+        let corrections = match of.add.get(at).zip(of.x_sums.get(at)) {
+            Some((add, x_sums)) if CORRECTED => Some((rows(add), *x_sums)),
+            _ => None,
+        };
+        // Scales are read before the sums, which may be anywhere for the optimiser.
+        let sums = hidden(sums);
+        for_each!(T in 0 1 2 3 => {
+            let sums = sums[T].as_chunks_mut::<4>().0;
+            for_each!(J in 0 1 2 3 => {
+                // SAFETY: four `f32` each.
+                unsafe {
+                    let mut sum = vld1q_f32(sums[J].as_ptr());
+                    if let Some((add, x_sums)) = corrections {
+                        sum = vfmaq_n_f32(sum, add[J], x_sums[T]);
+                    }
+                    vst1q_f32(sums[J].as_mut_ptr(), vfmaq_f32(sum, parts[T][J], scales[J]));
+                }
+            });
+        });
+    }
+}
+
+/// The steps of weights in W parts, and of x in X.
+#[inline(always)]
+fn steps<'a, const W: usize, const X: usize>(
+    weights: &'a [[u8; 64]],
+    x: &'a [u16],
+) -> (&'a [[WeightPart; W]], &'a [[TokenPart; X]]) {
+    (weights.as_chunks::<2>().0.as_chunks().0, x.as_chunks().0.as_chunks().0)
+}
+
+/// The sums of some steps, `[token][four rows]`.
+///
+/// # Safety
+/// The CPU has bf16 products.
+#[inline(always)]
+unsafe fn multiply<const W: usize, const X: usize>(
+    weights: &[[WeightPart; W]],
+    x: &[[TokenPart; X]],
+) -> [[float32x4_t; 4]; TOKENS] {
     // [token pair][row pair]: (row, token) = (0, 0), (0, 1), (1, 0), (1, 1).
     let mut pairs = [[neon!(vdupq_n_f32(0.0)); 8]; 2];
-    for (weights, x) in weights.iter().zip(x) {
-        for_each!(B in 0 1 2 => if B < X {
-            let x = x[B].as_chunks::<8>().0;
+    // Two steps, of the eight or more that a chunk has.
+    for (weights, x) in weights.as_chunks::<2>().0.iter().zip(x.as_chunks::<2>().0) {
+        for_each!(S in 0 1 => for_each!(B in 0 1 2 => if B < X {
+            let x = x[S][B].as_chunks::<8>().0;
             // SAFETY: eight bf16 numbers each.
             let x = unsafe { [vld1q_u16(x[0].as_ptr()), vld1q_u16(x[1].as_ptr())] };
             for_each!(A in 0 1 2 => if A < W {
                 for_each!(I in 0 1 2 3 4 5 6 7 => {
-                    let rows = neon!(vreinterpretq_u16_u8(register(&weights[A][I / 4], I % 4)));
+                    let rows = register(&weights[S][A][I / 4], I % 4);
+                    let rows = neon!(vreinterpretq_u16_u8(rows));
                     pairs[0][I] = bfmmla(pairs[0][I], rows, x[0]);
                     pairs[1][I] = bfmmla(pairs[1][I], rows, x[1]);
                 });
             });
-        });
+        }));
     }
+    let mut parts = [[neon!(vdupq_n_f32(0.0)); 4]; TOKENS];
     for_each!(T in 0 1 => for_each!(J in 0 1 2 3 => {
         let (above, below) = (pairs[T][2 * J], pairs[T][2 * J + 1]);
-        add(&mut sums[2 * T].as_chunks_mut().0[J], neon!(vuzp1q_f32(above, below)));
-        add(&mut sums[2 * T + 1].as_chunks_mut().0[J], neon!(vuzp2q_f32(above, below)));
+        parts[2 * T][J] = neon!(vuzp1q_f32(above, below));
+        parts[2 * T + 1][J] = neon!(vuzp2q_f32(above, below));
     }));
-}
-
-/// `sums += parts`.
-#[inline(always)]
-fn add(sums: &mut [f32; 4], parts: float32x4_t) {
-    // SAFETY: four `f32`.
-    unsafe { vst1q_f32(sums.as_mut_ptr(), vaddq_f32(vld1q_f32(sums.as_ptr()), parts)) }
+    parts
 }

@@ -37,9 +37,13 @@ counted! {
     counted_usmmla "neon,dotprod,i8mm" tile::usmmla_tile::<4, 1>;
 }
 
-/// Parts of a weight, and pairs of a weight's and an x's parts: the loops of bf16 parts.
+/// Parts of a weight, pairs of a weight's and an x's parts, and parts of an x beside codes: the loops of bf16 parts.
 macro_rules! counted_parts {
-    ([$($cut:ident $parts:literal)*] [$($name:ident $of_weight:literal $of_x:literal)*]) => {
+    (
+        [$($cut:ident $parts:literal)*]
+        [$($name:ident $of_weight:literal $of_x:literal)*]
+        [$($scaled:ident $beside_codes:literal $corrected:literal)*]
+    ) => {
         $(
             #[unsafe(no_mangle)]
             fn $cut(weights: &[[f32; 16]], out: &mut [[u8; 64]]) {
@@ -53,6 +57,21 @@ macro_rules! counted_parts {
                 unsafe { bf16::tile::<$of_weight, $of_x>(weights, x, sums) }
             }
         )*
+        $(
+            #[unsafe(no_mangle)]
+            unsafe fn $scaled(
+                codes: &[[u8; 64]],
+                x: &[u16],
+                scales: bf16::TileScales<'_>,
+                sums: &mut [[f32; 16]; 4],
+            ) {
+                // SAFETY: the caller's contract is the same.
+                unsafe { bf16::scaled_tile::<$beside_codes, $corrected>(codes, x, scales, sums) }
+            }
+        )*
+        kept! {
+            $($scaled: unsafe fn(&[[u8; 64]], &[u16], bf16::TileScales<'_>, &mut [[f32; 16]; 4]);)*
+        }
         kept! { $($cut: fn(&[[f32; 16]], &mut [[u8; 64]]);)* }
         kept! { $($name: unsafe fn(&[[u8; 64]], &[u16], &mut [[f32; 16]; 4]);)* }
     };
@@ -67,13 +86,31 @@ counted_parts! {
         counted_bfmmla_1x2 1 2
         counted_bfmmla_1x3 1 3
     ]
+    [
+        counted_bfmmla_1x1_scaled 1 false
+        counted_bfmmla_1x2_scaled 2 false
+        counted_bfmmla_1x3_scaled 3 false
+        counted_bfmmla_1x1_corrected 1 true
+    ]
 }
 
-#[unsafe(no_mangle)]
-fn counted_fmla(weights: &[[[f32; 16]; 1]], x: &[[f32; 4]], sums: &mut TileSums<4, 1>) {
-    tile::fma_tile(weights, x, sums);
+/// The loop of `f32`, by the tokens of a tile.
+macro_rules! counted_fmla {
+    ($($name:ident $tokens:literal)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            fn $name(
+                weights: &[[[f32; 16]; 1]],
+                x: &[[f32; $tokens]],
+                sums: &mut TileSums<$tokens, 1>,
+            ) {
+                tile::fma_tile(weights, x, sums);
+            }
+        )*
+        kept! {
+            $($name: fn(&[[[f32; 16]; 1]], &[[f32; $tokens]], &mut TileSums<$tokens, 1>);)*
+        }
+    };
 }
 
-type FmaTile = fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>);
-
-kept! { counted_fmla: FmaTile; }
+counted_fmla! { counted_fmla 4  counted_fmla_2 2  counted_fmla_1 1 }

@@ -7,6 +7,8 @@ use std::arch::is_aarch64_feature_detected;
 use std::io::Write as _;
 
 use super::{Base, Dot, I8mm, Neon, bf16};
+use crate::cpu::blocking::Instruction;
+use crate::cpu::native::{Bf16Code, Bf16Operand};
 use crate::cpu::split_bf16;
 use crate::cpu::tile::{DotBlock, DotTokens, TileSums};
 use crate::cpu::vector::{Portable, Vector};
@@ -210,6 +212,96 @@ fn bf16_parts_agree_with_scalar_loops() {
         parts_tile::<1, 2>(6, 12);
         parts_tile::<1, 3>(1, 17);
     }
+}
+
+/// Codes and x of the given numbers of bits, x split into X parts, in segments that scales of powers of two multiply, the last
+/// segment shorter: sums stay below 2^24 of their unit.
+fn scaled_tile<const X: usize, const CORRECTED: bool>((of_code, of_x): (u32, u32), columns: usize) {
+    const COLUMNS: usize = 96;
+    let mut random = Random(7);
+    let mut whole = |bits: u32| {
+        let size = (random.next() % (1 << bits)) as f32;
+        if random.next().is_multiple_of(2) { size } else { -size }
+    };
+    let codes: Vec<[f32; 16]> =
+        (0..COLUMNS).map(|_| std::array::from_fn(|_| whole(of_code))).collect();
+    let x: [Vec<f32>; bf16::TOKENS] =
+        std::array::from_fn(|_| (0..COLUMNS).map(|_| whole(of_x)).collect());
+    let start: [[f32; 16]; bf16::TOKENS] =
+        std::array::from_fn(|_| std::array::from_fn(|_| whole(8)));
+    let segments = COLUMNS.div_ceil(columns);
+    let powers: [Vec<[f32; 16]>; 2] = std::array::from_fn(|_| {
+        let mut power = || [0.5, 1.0, -1.0, 0.0][whole(2).abs() as usize];
+        (0..segments).map(|_| std::array::from_fn(|_| power())).collect()
+    });
+    let [scales, add] = powers;
+    // Not the sums of x, so that each factor is seen.
+    let x_sums: Vec<[f32; bf16::TOKENS]> =
+        (0..segments).map(|_| std::array::from_fn(|_| whole(4))).collect();
+    let mut lines = vec![[0; 64]; split_bf16::lines(COLUMNS, 1, bf16::PANELS)];
+    bf16::cut(&codes, 1, 0, &mut lines);
+    let mut packed = vec![0; bf16::TOKENS * COLUMNS * X];
+    for (token, x) in x.iter().enumerate() {
+        split_bf16::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
+    }
+    let mut sums = start;
+    let of = bf16::TileScales { columns, scales: &scales, add: &add, x_sums: &x_sums };
+    // SAFETY: the test runs only if the CPU has bf16 products.
+    unsafe { bf16::scaled_tile::<X, CORRECTED>(&lines, &packed, of, &mut sums) }
+    for (token, x) in x.iter().enumerate() {
+        for row in 0..16 {
+            let mut expected = f64::from(start[token][row]);
+            for (segment, (codes, x)) in codes.chunks(columns).zip(x.chunks(columns)).enumerate() {
+                let products = codes.iter().zip(x).map(|(codes, x)| f64::from(codes[row] * x));
+                expected += f64::from(scales[segment][row]) * products.sum::<f64>();
+                if CORRECTED {
+                    expected += f64::from(add[segment][row] * x_sums[segment][token]);
+                }
+            }
+            let case = format!("{X} parts, segments of {columns}, token {token}, row {row}");
+            assert_eq!(f64::from(sums[token][row]), expected, "{case}");
+        }
+    }
+}
+
+#[test]
+fn codes_in_segments_agree_with_scalar_loops() {
+    if present("bf16", is_aarch64_feature_detected!("bf16")) {
+        for columns in [32, 64, 96, 128] {
+            scaled_tile::<1, false>((8, 8), columns);
+            scaled_tile::<1, true>((8, 8), columns);
+            scaled_tile::<2, false>((6, 12), columns);
+            scaled_tile::<2, true>((6, 12), columns);
+            scaled_tile::<3, false>((1, 17), columns);
+            scaled_tile::<3, true>((1, 17), columns);
+        }
+    }
+}
+
+/// Which operand takes fewer instructions, by hand from the counts in docs/performance/cpu.md; more parts than these loops take, or
+/// few tokens, are multiplied in `f32`.
+#[test]
+fn the_operand_with_the_fewest_instructions_is_chosen() {
+    let way =
+        |operand, weight, segment| move |x| Instruction::SplitBf16 { operand, segment, weight, x };
+    let of_weight = |parts: usize| way(Bf16Operand::Weight, parts, 32);
+    let of_codes =
+        |corrected, segment| way(Bf16Operand::Code(Bf16Code { offset: 0, corrected }), 1, segment);
+    let chosen = |weight: usize, segment, corrected, x, tokens| {
+        let ways = [of_weight(weight)(x), of_codes(corrected, segment)(x)];
+        bf16::choose(ways.into_iter(), tokens)
+    };
+    // Weights in one part need no scales.
+    assert_eq!(chosen(1, 32, false, 1, 8), Some(of_weight(1)(1)));
+    // 102 and 153 a token beside 170, and 640 for a weight beside 1536.
+    assert_eq!(chosen(2, 128, false, 1, 4096), Some(of_codes(false, 128)(1)));
+    assert_eq!(chosen(2, 32, true, 1, 4096), Some(of_codes(true, 32)(1)));
+    // x in f16 and f32: weights in two parts are multiplied in f32.
+    assert_eq!(chosen(2, 128, false, 2, 5), None, "8 * 172 + 640 > 1984");
+    assert_eq!(chosen(2, 128, false, 2, 7), Some(of_codes(false, 128)(2)));
+    assert_eq!(chosen(2, 64, false, 3, 6), None, "8 * 253 + 640 > 2368");
+    assert_eq!(chosen(2, 64, false, 3, 7), Some(of_codes(false, 64)(3)));
+    assert_eq!(bf16::choose([of_weight(2)(2)].into_iter(), 4096), None);
 }
 
 /// Multiples of 2^-30: exact sums of what [`the_bf16_product_rounds_to_odd`] multiplies.

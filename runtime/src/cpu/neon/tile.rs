@@ -46,15 +46,22 @@ pub(super) fn signed(codes: uint8x16_t) -> int8x16_t {
     neon!(vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(128))))
 }
 
+/// The numbers of a panel's rows, four in a register.
+#[inline(always)]
+pub(super) fn rows(numbers: &[f32; 16]) -> [float32x4_t; 4] {
+    let numbers = numbers.as_chunks::<4>().0;
+    // SAFETY: four `f32` each.
+    [0, 1, 2, 3].map(|j| unsafe { vld1q_f32(numbers[j].as_ptr()) })
+}
+
 /// `sums += scales * (x_scale * parts)`; lane r of register j is row 4j + r.
 #[inline(always)]
 fn add_scaled(
     parts: [int32x4_t; 4],
     x_scale: Option<f32>,
-    scales: &[f32; 16],
+    scales: [float32x4_t; 4],
     sums: &mut [f32; 16],
 ) {
-    let scales = scales.as_chunks::<4>().0;
     let sums = sums.as_chunks_mut::<4>().0;
     for_each!(J in 0 1 2 3 => {
         let mut part = neon!(vcvtq_f32_s32(parts[J]));
@@ -63,11 +70,17 @@ fn add_scaled(
         }
         // SAFETY: four `f32` each.
         unsafe {
-            let total =
-                vfmaq_f32(vld1q_f32(sums[J].as_ptr()), part, vld1q_f32(scales[J].as_ptr()));
+            let total = vfmaq_f32(vld1q_f32(sums[J].as_ptr()), part, scales[J]);
             vst1q_f32(sums[J].as_mut_ptr(), total);
         }
     });
+}
+
+/// The sums of a tile, hidden from the optimiser, which would keep them between segments in registers, which are too few, and so
+/// copy each sum to the stack and back. What is read beside the sums is read before, since the optimiser cannot tell them apart.
+#[inline(always)]
+pub(super) fn hidden<T: ?Sized>(sums: &mut T) -> &mut T {
+    std::hint::black_box(sums)
 }
 
 /// The operands of a segment, and their scales.
@@ -80,10 +93,10 @@ struct Segment<'a, const M: usize, const P: usize> {
 }
 
 impl<const M: usize, const P: usize> Segment<'_, M, P> {
-    /// The scale of x of a token, if each segment has one.
+    /// The scale of x of a token, if each segment has one (`GROUPED`).
     #[inline(always)]
-    fn x_scale(&self, token: usize) -> Option<f32> {
-        self.x_scales.map(|scales| scales[token])
+    fn x_scale<const GROUPED: bool>(&self, token: usize) -> Option<f32> {
+        self.x_scales.filter(|_| GROUPED).map(|scales| scales[token])
     }
 }
 
@@ -110,10 +123,23 @@ pub(super) fn sdot_tile<const M: usize, const P: usize, const NARROW: bool>(
     tokens: DotTokens<'_, M>,
     sums: &mut TileSums<M, P>,
 ) {
+    match tokens.scales {
+        None => sdot_segments::<M, P, NARROW, false>(block, tokens, sums),
+        Some(_) => sdot_segments::<M, P, NARROW, true>(block, tokens, sums),
+    }
+}
+
+#[inline(always)]
+fn sdot_segments<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut TileSums<M, P>,
+) {
     for segment in segments(block, tokens) {
         let parts = sdot_segment::<M, P, NARROW>(&segment);
+        let (scales, sums) = (rows(segment.scales), hidden(sums));
         for_each!(T in 0 1 2 3 => if T < M {
-            add_scaled(parts[T], segment.x_scale(T), segment.scales, &mut sums[T][0]);
+            add_scaled(parts[T], segment.x_scale::<GROUPED>(T), scales, &mut sums[T][0]);
         });
     }
 }
@@ -186,10 +212,23 @@ pub(super) fn usmmla_tile<const M: usize, const P: usize>(
     tokens: DotTokens<'_, M>,
     sums: &mut TileSums<M, P>,
 ) {
+    match tokens.scales {
+        None => usmmla_segments::<M, P, false>(block, tokens, sums),
+        Some(_) => usmmla_segments::<M, P, true>(block, tokens, sums),
+    }
+}
+
+#[inline(always)]
+fn usmmla_segments<const M: usize, const P: usize, const GROUPED: bool>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut TileSums<M, P>,
+) {
     for segment in segments(block, tokens) {
         let parts = usmmla_segment(&segment);
+        let (scales, sums) = (rows(segment.scales), hidden(sums));
         for_each!(T in 0 1 2 3 => if T < M {
-            add_scaled(parts[T], segment.x_scale(T), segment.scales, &mut sums[T][0]);
+            add_scaled(parts[T], segment.x_scale::<GROUPED>(T), scales, &mut sums[T][0]);
         });
     }
 }
@@ -235,12 +274,25 @@ pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
     tokens: DotTokens<'_, M>,
     sums: &mut TileSums<M, P>,
 ) {
+    match tokens.scales {
+        None => smull_segments::<M, P, NARROW, false>(block, tokens, sums),
+        Some(_) => smull_segments::<M, P, NARROW, true>(block, tokens, sums),
+    }
+}
+
+#[inline(always)]
+fn smull_segments<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
+    block: DotBlock<'_, P>,
+    tokens: DotTokens<'_, M>,
+    sums: &mut TileSums<M, P>,
+) {
     for_each!(FIRST in 0 2 => if FIRST < M {
         for segment in segments(block, tokens) {
             let parts = smull_segment::<M, P, NARROW>(FIRST, &segment);
+            let (scales, sums) = (rows(segment.scales), hidden(sums));
             for_each!(T in 0 1 => if FIRST + T < M {
-                let x_scale = segment.x_scale(FIRST + T);
-                add_scaled(parts[T], x_scale, segment.scales, &mut sums[FIRST + T][0]);
+                let x_scale = segment.x_scale::<GROUPED>(FIRST + T);
+                add_scaled(parts[T], x_scale, scales, &mut sums[FIRST + T][0]);
             });
         }
     });
