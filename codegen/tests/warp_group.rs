@@ -274,6 +274,47 @@ fn blocks_that_persist_are_right() {
     assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Persistent, .. }), "{why}");
 }
 
+/// Rows of y that are no whole vectors of 16 bytes, of an odd and an even number of numbers: one block, several tiles of rows of a
+/// warp group, a part of K, shared copies of x, blocks that persist, halves of the tokens; bytes; one row.
+#[test]
+fn any_number_of_rows_is_right() {
+    let persistent = WarpGroupTile { persistent: true, stages: 3, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (41, 264)), 33, tile(32, 2, 1, 2, 4)),
+        (("sym", 0, (138, 264)), 65, tile(64, 1, 2, 3, 2)),
+        (("bias", 0, (1, 136)), 5, tile(8, 1, 1, 2, 4)),
+        (("halves", 0, (67, 264)), 9, tile(16, 2, 1, 3, 4)),
+        (("sym", 0, (77, 840)), 17, WarpGroupTile { splits: 2, ..tile(16, 1, 1, 2, 2) }),
+        (("sym", 0, (263, 264)), 33, WarpGroupTile { multicast: 2, ..WARP_GROUP }),
+        (
+            ("sym", 0, (265, 136)),
+            35,
+            WarpGroupTile { tokens: 8, groups: 1, batch: 2, ..persistent },
+        ),
+        (
+            ("sym", 0, (394, 136)),
+            270,
+            WarpGroupTile { tokens: 256, groups: 1, batch: 1, stages: 2, ..persistent },
+        ),
+        (("e4m3", 0, (135, 264)), 33, WarpGroupTile { tokens: 32, ..WARP_GROUP }),
+        (("integers", 0, (70, 264)), 33, WarpGroupTile { tokens: 32, ..WARP_GROUP }),
+    ];
+    for (case, m, tile) in cases {
+        check(case, m, tile);
+    }
+    // No tensor copy stores such rows.
+    let maps = |n| {
+        let kernel = WARP_GROUP.build(&problem("sym", 0, "sm_90a", (n, 264))).unwrap();
+        kernel.tensors.iter().filter(|map| map.name == "y_map").count()
+    };
+    assert_eq!([136, 137, 138, 140, 144].map(maps), [1, 0, 0, 0, 1]);
+    // What has no form for these rows refuses them.
+    let blocks = problem("blocks", 0, "sm_90a", (138, 264));
+    let unswapped = WarpGroupTile { unswapped: true, tokens: 128, ..WARP_GROUP };
+    let why = unswapped.build(&blocks).unwrap_err();
+    assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Unswapped, .. }), "{why}");
+}
+
 /// Operands that are not swapped have 64 tokens for each tile of a warp group, and bytes with scales of x along K.
 #[test]
 fn unswapped_operands_have_rules() {

@@ -126,6 +126,52 @@ const MUTATIONS: &[(&str, &str, Mutation)] = &[
     }),
 ];
 
+/// What may be wrong with lines that lanes copy to y.
+const MUTATIONS_OF_COPIED_LINES: &[(&str, &str, Mutation)] = &[
+    ("lines read before all warps wrote them, or written while they are read", "", |_, op| {
+        if matches!(op, Op::NamedBarrier { .. }) {
+            gone(op);
+        }
+    }),
+    ("the numbers of a word exchanged", "", |_, op| {
+        if let Op::Store { to, width: Width::B16, .. } = op {
+            to.offset = 1 - to.offset;
+        }
+    }),
+    ("the first number of a word twice", "expected", |_, op| {
+        if let Op::Binary { op: Binary::Shr, b, .. } = op
+            && *b == Operand::U32(16)
+        {
+            *b = Operand::U32(0);
+        }
+    }),
+    ("rows beyond M or N", "", |_, op| {
+        if let Op::Store { mask: mask @ Some(_), width: Width::B16, .. } = op {
+            *mask = None;
+        }
+    }),
+    ("no swizzle", "", |_, op| {
+        if let Op::Binary { op: op @ Binary::Xor, b, .. } = op
+            && *b != Operand::U32(1)
+        {
+            *op = Binary::Or;
+        }
+    }),
+    ("no wait for the grid before", "earlier grids", |_, op| {
+        if *op == Op::GridWait {
+            gone(op);
+        }
+    }),
+];
+
+#[test]
+fn mutations_of_copied_lines_are_found() {
+    let problem = problem("sym", 0, "sm_90a", (141, 264));
+    let product = RandomProduct::draw(&problem, 21, 23).with_scaled_weights();
+    let tile = WarpGroupTile { tokens: 16, groups: 1, row_tiles: 2, stages: 3, ..WARP_GROUP };
+    all_found(&tile.build(&problem).unwrap(), &product, MUTATIONS_OF_COPIED_LINES);
+}
+
 #[test]
 fn mutations_are_found() {
     // Ragged in M, N and K, with zero points; a stage is used again.

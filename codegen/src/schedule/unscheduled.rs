@@ -223,8 +223,8 @@ pub enum WarpGroupLimit {
     /// y in f32 of a single matrix or a gate.
     #[error("y in f32")]
     Output,
-    /// N for which a row of y is not a multiple of 16 bytes.
-    #[error("rows of y that are not a multiple of 16 bytes")]
+    /// N for which a row of y of an expert layer is not a multiple of 16 bytes.
+    #[error("rows of y of an expert layer that are not a multiple of 16 bytes")]
     OutputRows,
 }
 

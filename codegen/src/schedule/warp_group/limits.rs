@@ -2,7 +2,7 @@
 
 use super::shape::{UNSWAPPED_ROWS, VECTOR_WORDS};
 use super::stage::kinds;
-use super::store;
+use super::{store, y_lines};
 use crate::ir::{Element, Half};
 use crate::plan::OperandType;
 use crate::schedule::byte_fragments::ByteFragments;
@@ -83,7 +83,7 @@ pub(super) fn supported(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
         (kinds(main).all(copied) && problem.scale.iter().all(read), WarpGroupLimit::RowBlocks),
         (of_x.is_none_or(whole), WarpGroupLimit::InputGroups),
         (output(problem), WarpGroupLimit::Output),
-        (problem.n.is_multiple_of(8), WarpGroupLimit::OutputRows),
+        (problem.stack.is_none() || y_lines::whole_vectors(problem.n), WarpGroupLimit::OutputRows),
     ];
     match facts.into_iter().find(|(holds, _)| !holds) {
         Some((_, limit)) => Err(limited(problem, limit)),
@@ -98,13 +98,14 @@ pub(super) fn exact_pairs(main: &MainLoop<'_>) -> bool {
 
 /// Whether operands need not be swapped: codes are stored as rows of operand B, and scales along K are of x and of blocks of
 /// so many rows of w as a product has, or whole shares of them where it has rows of two matrices. (Where scales are of single
-/// rows, y is no worse off with swapped operands.)
+/// rows, y is no worse off with swapped operands.) Rows of y are whole vectors: lanes read pairs of what rows of w have.
 pub(super) fn unswapped_products(main: &MainLoop<'_>) -> bool {
     let problem = main.problem;
     let of_rows = |of: &GroupParams| {
         of.rows.is_multiple_of(UNSWAPPED_ROWS) && of.columns.is_multiple_of(main.k_tile())
     };
     problem.input.fragments == Some(ByteFragments::Rows)
+        && y_lines::whole_vectors(problem.n)
         && problem.scales_segments()
         && problem.input.scale.and_then(InputScale::columns).is_some()
         && problem.scale.iter().all(of_rows)

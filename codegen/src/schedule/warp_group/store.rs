@@ -66,7 +66,7 @@ pub(super) fn store(
         b.push(Op::GridWait);
     }
     let to = lines(b, tokens, rows, buffer);
-    let stores = Stores::declare(b, (buffer, map), rows);
+    let stores = Stores::declare(b, (buffer, tokens), map, rows);
     let share = b.mad(block.token_block, tile.splits, block.part);
     let first_token = b.mul(share, of_block);
     let first_row = first_row(b, block, rows);
@@ -102,7 +102,7 @@ pub(super) fn gives_pairs(block: &Block<'_>) -> bool {
 pub(super) fn finish(b: &mut Builder, block: &Block<'_>) {
     let problem = block.main.problem;
     let lines = half_of(problem.output).is_some() && !gives_pairs(block);
-    if lines && problem.operand_of_y.is_none() {
+    if lines && problem.operand_of_y.is_none() && y_lines::whole_vectors(problem.n) {
         let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));
         let warp = b.rem(warp, block.group_warps());
         y_lines::end_of_tiles(b, lane, warp);

@@ -64,7 +64,7 @@ fn store_lines(
     if block.waits() {
         b.push(Op::GridWait);
     }
-    let stores = Stores::declare(b, (buffer, map), rows);
+    let stores = Stores::declare(b, (buffer, tokens), map, rows);
     let from = b.mul(rows.group, tokens * LINE);
     let lines = Lines::declare(b, (rows, from));
     let of_block = b.mul(block.token_block, block.tile.tokens);

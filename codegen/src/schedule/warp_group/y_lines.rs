@@ -1,11 +1,15 @@
 //! The lines of y of a warp group in shared memory, which one tensor store copies to y: 64 rows of w of some tokens, a line of 128
 //! bytes a token, swizzled. What is beyond M and N is left out.
+//!
+//! A tensor store needs rows of y of whole 16 bytes. Where N makes others, a warp copies a line after another, by words of two
+//! numbers, or by numbers if N is odd.
 
 use super::Block;
 use super::stage::{LINE, Stages};
 use super::weights::WarpRows;
 use crate::ir::{
-    Address, Builder, Cache, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Word,
+    Address, Builder, Cache, Extent, Op, Operand, SharedId, Swizzle, TensorId, TensorMap, Width,
+    Word,
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::participants::Participants;
@@ -36,10 +40,24 @@ pub(super) const fn words(groups: u32, tokens: u32) -> u32 {
     groups * tokens * LINE
 }
 
-/// The map of y by which lines of so many tokens are stored.
-pub(super) fn map(b: &mut Builder, block: &Block<'_>, rows: Extent, tokens: u32) -> TensorId {
-    let n = Extent::Constant(block.main.problem.n);
-    b.tensor(TensorMap {
+/// Whether rows of y are whole vectors of 16 bytes, of numbers of 16 bits.
+pub(super) const fn whole_vectors(n: u32) -> bool {
+    n.is_multiple_of(8)
+}
+
+/// The map of y by which lines of so many tokens are stored, if a tensor store can.
+pub(super) fn map(
+    b: &mut Builder,
+    block: &Block<'_>,
+    rows: Extent,
+    tokens: u32,
+) -> Option<TensorId> {
+    let n = block.main.problem.n;
+    if !whole_vectors(n) {
+        return None;
+    }
+    let n = Extent::Constant(n);
+    Some(b.tensor(TensorMap {
         name: "y_map".to_owned(),
         buffer: block.io.y,
         extents: vec![n, rows],
@@ -47,31 +65,37 @@ pub(super) fn map(b: &mut Builder, block: &Block<'_>, rows: Extent, tokens: u32)
         tile: vec![LINE_ROWS, tokens],
         swizzle: Swizzle::B128,
         cache: Cache::Default,
-    })
+    }))
 }
 
 /// The stores of a warp group.
 #[derive(Clone, Copy)]
 pub(super) struct Stores {
     buffer: SharedId,
-    map: TensorId,
-    /// Whether this thread starts them.
-    leads: Operand,
+    /// The lines of a store: of so many tokens.
+    tokens: u32,
+    /// The map, and whether this thread starts the stores; `None` if lanes copy lines.
+    by_tensor: Option<(TensorId, Operand)>,
 }
 
 impl Stores {
+    /// The stores of lines of so many tokens, by a map if there is one.
     pub(super) fn declare(
         b: &mut Builder,
-        (buffer, map): (SharedId, TensorId),
+        (buffer, tokens): (SharedId, u32),
+        map: Option<TensorId>,
         rows: &WarpRows,
     ) -> Self {
-        Self { buffer, map, leads: leads(b, rows.lane, rows.warp) }
+        let by_tensor = map.map(|map| (map, leads(b, rows.lane, rows.warp)));
+        Self { buffer, tokens, by_tensor }
     }
 
     /// Waits until the lines of the store before may be written.
     pub(super) fn wait(&self, b: &mut Builder, block: &Block<'_>, rows: &WarpRows) {
         b.comment("the tile before has left the buffer");
-        wait(b, self.leads);
+        if let Some((_, leads)) = self.by_tensor {
+            wait(b, leads);
+        }
         meet(b, block, rows);
     }
 
@@ -82,19 +106,59 @@ impl Stores {
         (block, rows): (&Block<'_>, &WarpRows),
         (from, at): (Operand, [Operand; 2]),
     ) {
+        let Some((map, leads)) = self.by_tensor else {
+            meet(b, block, rows);
+            return self.copy(b, (block, rows), (from, at));
+        };
         b.push(Op::FenceAsync);
         meet(b, block, rows);
-        let (map, from) = (self.map, Address::new(self.buffer, from));
-        b.when(self.leads, |b| {
+        let from = Address::new(self.buffer, from);
+        b.when(leads, |b| {
             b.push(Op::TensorStore { map, at: at.to_vec(), from });
             b.push(Op::BulkCommit);
         });
     }
 
+    /// Copies the lines to y: each warp of the group every so many lines, each lane two numbers of them.
+    fn copy(
+        &self,
+        b: &mut Builder,
+        (block, rows): (&Block<'_>, &WarpRows),
+        (from, [first_row, first_token]): (Operand, [Operand; 2]),
+    ) {
+        const WORDS: u32 = 4;
+        let (n, m) = (block.main.problem.n, b.argument(block.io.m));
+        let (vector, word) = (b.div(rows.lane, WORDS), b.rem(rows.lane, WORDS));
+        let in_line = b.add(from, word);
+        let row = b.mad(rows.lane, 2u32, first_row);
+        let inside = [0u32, 1].map(|next| {
+            let row = b.add(row, next);
+            b.less(row, n)
+        });
+        b.for_each(rows.warp, self.tokens, block.group_warps(), "line", |b, line| {
+            let in_eight = b.rem(line, 8);
+            let swizzled = b.xor(vector, in_eight);
+            let word = b.mad(swizzled, WORDS, in_line);
+            let word = Address::new(self.buffer, b.mad(line, LINE, word));
+            let word = b.load(word, Width::B32)[0];
+            let token = b.add(first_token, line);
+            let exists = b.less(token, m);
+            let [first, second] = inside.map(|inside| b.both(exists, inside));
+            let to = Address::new(block.io.y, b.mad(token, n, row));
+            if n.is_multiple_of(2) {
+                b.store(to, &[word.into()], Width::B32, Some(first));
+            } else {
+                let next = b.shr(word, 16u32);
+                b.store(to, &[word.into()], Width::B16, Some(first));
+                b.store(to.plus(1), &[next], Width::B16, Some(second));
+            }
+        });
+    }
+
     /// The end of a block that has no other tile.
     pub(super) fn end(&self, b: &mut Builder, block: &Block<'_>) {
-        if !block.has_tiles() {
-            wait(b, self.leads);
+        if let Some((_, leads)) = self.by_tensor.filter(|_| !block.has_tiles()) {
+            wait(b, leads);
         }
     }
 }
