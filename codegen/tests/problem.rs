@@ -230,10 +230,10 @@ fn products_of_integers_sum_integers() {
     }
 }
 
-/// Where y is f32, warp groups are not chosen, and floats would gain nothing.
+/// Warp groups multiply whatever y is, so that floats gain as much.
 #[test]
-fn products_of_integers_stay_where_y_is_f32() {
-    for (output, expected) in [("bf16", false), ("f16", false), ("f32", true)] {
+fn products_of_integers_are_floats_for_any_y() {
+    for output in ["bf16", "f16", "f32"] {
         let text = format!(
             "s {{ weight: i4, scale: f16 per 1x32, pack: [k, n], \
              activation: i8 {{ scale: f32 per token }}, output: {output} }}"
@@ -241,7 +241,7 @@ fn products_of_integers_stay_where_y_is_f32() {
         let scheme = parse(&text).unwrap();
         let hopper = target("sm_90a").unwrap();
         let problem = Problem::new(&scheme, &scheme.activations[0], hopper, (1024, 1024)).unwrap();
-        assert_eq!(problem.sums_integers(), expected, "{output}");
+        assert!(!problem.sums_integers(), "{output}");
     }
 }
 

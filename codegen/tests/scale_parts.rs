@@ -7,8 +7,9 @@ use crate::kernels::products::{problem, problem_of_range};
 use crate::kernels::tiles::{SKINNY, TILE, WARP_GROUP};
 use quantloom_codegen::ir::{Binary, Half, Op, Operand, Ternary, verify};
 use quantloom_codegen::schedule::skinny::SkinnyTile;
+use quantloom_codegen::schedule::tile::TileShape;
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
-use quantloom_codegen::schedule::{Chosen, ParamKind, Problem, choose};
+use quantloom_codegen::schedule::{Chosen, ParamKind, Problem, Schedule, choose};
 
 /// A scale of f16 in groups of 32 columns, alone and with a minimum; two levels in groups of 16, and of 32 with a minimum.
 const SCHEMES: [&str; 4] = ["parts", "terms", "levels", "minima"];
@@ -18,7 +19,7 @@ fn products(scheme: &str, shape: (u32, u32)) -> [Problem; 2] {
     [problem(scheme, 0, "sm_90a", shape), problem_of_range(scheme, 1, "sm_90a", shape)]
 }
 
-/// What `choose` takes, from one token on: `skinny`, `tile` where N does not fit warp groups, `warp_group`.
+/// What `choose` takes, from one token on: `skinny`, `warp_group`; and `tile`, which takes their place for other targets.
 #[test]
 fn chosen_products_are_right() {
     for scheme in SCHEMES {
@@ -27,6 +28,7 @@ fn chosen_products_are_right() {
             ((72, 1096), 3, "skinny"),
             ((40, 840), 16, "skinny"),
             ((4112, 264), 9, "skinny"),
+            ((41, 392), 33, "warp_group"),
             ((41, 392), 33, "tile"),
             ((136, 296), 65, "warp_group"),
         ] {
@@ -35,7 +37,10 @@ fn chosen_products_are_right() {
                 continue;
             }
             for problem in products(scheme, shape) {
-                let chosen = choose(&problem, m).unwrap();
+                let chosen = match schedule {
+                    "tile" => Chosen::Tile(TileShape::choose(&problem, m).unwrap()),
+                    _ => choose(&problem, m).unwrap(),
+                };
                 assert_eq!(chosen.name(), schedule, "{scheme}, {shape:?}, M = {m}");
                 let kernel = verify(chosen.write(&problem).unwrap()).unwrap();
                 let product = RandomProduct::draw(&problem, m as usize, u64::from(m));

@@ -10,6 +10,7 @@ use quantloom_codegen::ir::{Binary, Half, Op, Statement, verify};
 use quantloom_codegen::jit::{LaunchRuleError, launch_rule};
 use quantloom_codegen::schedule::warp_group::WarpGroupTile;
 use quantloom_codegen::schedule::{ChoiceRule, Problem, Schedule, Unscheduled};
+use quantloom_dsl::format::{NUMBER_F32, Number};
 use quantloom_runtime::source::LaunchRule;
 use quantloom_tests::sweep::Share;
 use quantloom_tests::tools::ptxas;
@@ -19,10 +20,24 @@ use rayon::prelude::*;
 type Case = (&'static str, usize, (u32, u32));
 
 fn check((scheme, activation, shape): Case, m: u32, tile: WarpGroupTile) {
-    let any = problem(scheme, activation, "sm_90a", shape);
+    check_giving((scheme, activation, shape), None, m, tile);
+}
+
+/// The same with y of a type; `None` for that of the scheme.
+fn check_giving(
+    (scheme, activation, shape): Case,
+    output: Option<Number>,
+    m: u32,
+    tile: WarpGroupTile,
+) {
+    let giving = |problem: Problem| match output {
+        Some(output) => problem.giving(output).unwrap(),
+        None => problem,
+    };
+    let any = giving(problem(scheme, activation, "sm_90a", shape));
     // Kernels of weights whose scales are in a range: below 2 they are in the constants of last steps, and in f16 there is
     // no other kernel with scales on weights.
-    let in_range = || problem_of_range(scheme, activation, "sm_90a", shape);
+    let in_range = || giving(problem_of_range(scheme, activation, "sm_90a", shape));
     let in_range = Some(tile).filter(|tile| !tile.exact).map(|_| in_range());
     let in_range = in_range.filter(Problem::scales_in_range);
     let any = Some(any).filter(|any| tile.exact || any.half() == Some(Half::Bf16));
@@ -275,7 +290,7 @@ fn blocks_that_persist_are_right() {
 }
 
 /// Rows of y that are no whole vectors of 16 bytes, of an odd and an even number of numbers: one block, several tiles of rows of a
-/// warp group, a part of K, shared copies of x, blocks that persist, halves of the tokens; bytes; one row.
+/// warp group, a part of K, shared copies of x, blocks that persist, halves of the tokens; one row. (Bytes: `tests::warp_group`.)
 #[test]
 fn any_number_of_rows_is_right() {
     let persistent = WarpGroupTile { persistent: true, stages: 3, ..WARP_GROUP };
@@ -296,8 +311,6 @@ fn any_number_of_rows_is_right() {
             270,
             WarpGroupTile { tokens: 256, groups: 1, batch: 1, stages: 2, ..persistent },
         ),
-        (("e4m3", 0, (135, 264)), 33, WarpGroupTile { tokens: 32, ..WARP_GROUP }),
-        (("integers", 0, (70, 264)), 33, WarpGroupTile { tokens: 32, ..WARP_GROUP }),
     ];
     for (case, m, tile) in cases {
         check(case, m, tile);
@@ -313,6 +326,27 @@ fn any_number_of_rows_is_right() {
     let unswapped = WarpGroupTile { unswapped: true, tokens: 128, ..WARP_GROUP };
     let why = unswapped.build(&blocks).unwrap_err();
     assert!(matches!(why, Unscheduled::Choices { rule: ChoiceRule::Unswapped, .. }), "{why}");
+}
+
+/// y in f32, which lanes store: ragged in M, N and K, a part of K, blocks that persist, two tiles of rows, scales on sums.
+#[test]
+fn y_in_f32_is_right() {
+    let persistent = WarpGroupTile { persistent: true, stages: 3, ..WARP_GROUP };
+    let cases = [
+        (("sym", 0, (72, 392)), 17, tile(16, 2, 1, 4, 1)),
+        (("sym", 0, (41, 264)), 33, tile(32, 2, 1, 2, 4)),
+        (("asym", 0, (138, 264)), 65, tile(64, 1, 2, 3, 2)),
+        (("halves", 0, (136, 328)), 9, WarpGroupTile { tokens: 8, exact: true, ..WARP_GROUP }),
+        (("sym", 0, (77, 840)), 17, WarpGroupTile { splits: 2, ..tile(16, 1, 1, 2, 2) }),
+        (
+            ("bias", 0, (265, 136)),
+            35,
+            WarpGroupTile { tokens: 8, groups: 1, batch: 2, ..persistent },
+        ),
+    ];
+    for (case, m, tile) in cases {
+        check_giving(case, Some(NUMBER_F32), m, tile);
+    }
 }
 
 /// Operands that are not swapped have 64 tokens for each tile of a warp group, and bytes with scales of x along K.
@@ -476,8 +510,19 @@ fn tiles_assemble() {
             _ => Vec::new(),
         };
         let several = several.into_iter().map(|tile| (0, tile));
-        for (_, tile) in all.chain(several) {
-            let kernel = verify(tile.build(&problem).unwrap()).unwrap();
+        let all = all.chain(several).map(|(_, tile)| tile.build(&problem).unwrap());
+        // The model's tiles of y in f32, and of rows that no tensor copy stores.
+        let others = [64, 256, 1024].into_iter().enumerate().flat_map(|(at, m)| {
+            let of_f32 = problem.clone().giving(NUMBER_F32).unwrap();
+            let ragged = problem_of_range(scheme, activation, "sm_90a", (8191, 8192));
+            let taken = share.takes(512 * of + 300 + at);
+            let problems = [of_f32, ragged].into_iter().filter(move |_| taken);
+            problems.map(move |problem| {
+                WarpGroupTile::choose(&problem, m).unwrap().build(&problem).unwrap()
+            })
+        });
+        for kernel in all.chain(others) {
+            let kernel = verify(kernel).unwrap();
             let assembled = ptxas.assemble(&ptx::emit(&kernel).unwrap(), "sm_90a");
             if !assembled.is_clean() {
                 failed.push(format!("{}:\n{}", kernel.name, assembled.report));

@@ -10,10 +10,10 @@ use quantloom::runtime::op::{Op as _, Values, bf16, f16};
 use quantloom::runtime::pack::pack;
 use quantloom::runtime::unpacked::Unpacked;
 use quantloom_dsl::experts::Gate;
-use quantloom_dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
+use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{PlainCodes, StoredTensors};
-use quantloom_dsl::{ScaleType, Scheme};
+use quantloom_dsl::{Activation, ScaleType, Scheme};
 use quantloom_tests::sums;
 use quantloom_tests::sweep::Share;
 use quantloom_tools::conformance::experts::{ExpertSuite, RoutingKind};
@@ -79,6 +79,16 @@ pub(crate) fn products(
     shapes: &[(u64, u64)],
     m: &[usize],
 ) -> (usize, String) {
+    products_of(3, scheme, choices, (shapes, m))
+}
+
+/// The same of a seed, which says of what type x is, and so y.
+fn products_of(
+    seed: u64,
+    scheme: &Scheme,
+    choices: &str,
+    (shapes, m): (&[(u64, u64)], &[usize]),
+) -> (usize, String) {
     let held = |(n, k): (u64, u64)| {
         let shape = Shape { experts: 1, n, k };
         scheme.stores.iter().all(|store| scheme.bind(store, shape).is_ok())
@@ -91,7 +101,7 @@ pub(crate) fn products(
     // As inexact as FP8 products may be.
     let simulator = simulator.with_truncated_fp8();
     let device = GpuDevice::new(simulator);
-    let suite = Suite { shapes: vec![shape], tokens: m.to_vec(), seeds: vec![3], every: 1 };
+    let suite = Suite { shapes: vec![shape], tokens: m.to_vec(), seeds: vec![seed], every: 1 };
     let done = suite.run(scheme, &[&device], &|_| {}).remove(0);
     let done = match done {
         Ok(done) => done,
@@ -113,10 +123,20 @@ pub(crate) fn products(
 fn multiply<'s>(
     schemes: impl IntoParallelIterator<Item = &'s Scheme>,
     choices: &str,
-    (shapes, m): (&[(u64, u64)], &[usize]),
+    of: (&[(u64, u64)], &[usize]),
+) {
+    multiply_of(3, schemes, choices, of);
+}
+
+/// The same of a seed.
+fn multiply_of<'s>(
+    seed: u64,
+    schemes: impl IntoParallelIterator<Item = &'s Scheme>,
+    choices: &str,
+    of: (&[(u64, u64)], &[usize]),
 ) {
     let schemes = schemes.into_par_iter().filter(|scheme| scheme.experts.is_none());
-    let done = schemes.map(|scheme| (&scheme.name, products(scheme, choices, shapes, m)));
+    let done = schemes.map(|scheme| (&scheme.name, products_of(seed, scheme, choices, of)));
     let done: Vec<_> = done.collect();
     let right = done.iter().filter(|(_, (products, _))| *products > 0);
     let right: BTreeSet<&str> = right.map(|(name, _)| name.as_str()).collect();
@@ -129,6 +149,25 @@ fn each_kind_of_scheme_multiplies() {
     let schemes: Vec<&Scheme> =
         SUPPORTED.iter().map(|name| quantloom_kernels::scheme(name).unwrap()).collect();
     multiply(schemes, EIGHT_TOKENS, (SHAPES[0], &[9]));
+}
+
+/// The same of numbers of rows that no tensor copy of y takes, odd ones and others; and of y in f32.
+#[test]
+fn each_kind_of_scheme_has_any_number_of_rows_and_y_in_f32() {
+    let schemes = SUPPORTED.iter().map(|name| quantloom_kernels::scheme(name).unwrap());
+    let shapes = [(77, 328), (78, 336), (77, 384)];
+    multiply(schemes.clone().collect::<Vec<_>>(), EIGHT_TOKENS, (&shapes, &[9]));
+    // x, and so y, in f32: that of a seed where x is quantised.
+    let of_f32 = schemes.map(|scheme| match scheme.quantiser() {
+        Some(_) => scheme.clone(),
+        None => {
+            let activations = vec![Activation::Float(Number::Float(F32))];
+            Scheme { activations, ..scheme.clone() }
+        }
+    });
+    let of_f32: Vec<Scheme> = of_f32.collect();
+    assert!(of_f32.iter().all(|scheme| draw::own_type(scheme, 2) == F32));
+    multiply_of(2, &of_f32, EIGHT_TOKENS, (&[(77, 328), (72, 336), (78, 384)], &[9]));
 }
 
 /// Groups shorter than a chunk of codes, of which a lane has all columns of one: their scales round weights.

@@ -138,7 +138,7 @@ impl RandomProduct {
             let levels = (of, problem.coarse_correction);
             Levels::draw((problem, &mut random), levels, Random::signed)
         });
-        let x = Halves::draw(m * k, problem.output, || random.signed());
+        let x = Halves::draw(m * k, problem.input.operand.number(), || random.signed());
         // Of the size of a product, so that a bias that is missing or there twice shows.
         let bias = problem.bias.then(|| (0..n).map(|_| (8.0 * random.signed()) as f32).collect());
         let problem = problem.clone();
@@ -148,7 +148,7 @@ impl RandomProduct {
 
     /// The same with one element of each row of x, 1: each element of y is a weight in parts, which y holds.
     pub fn with_single_columns(self) -> Self {
-        let (k, number) = (self.problem.k as usize, self.problem.output);
+        let (k, number) = (self.problem.k as usize, self.problem.input.operand.number());
         let mut at = 0;
         let x = Halves::draw(self.m * k, number, || {
             let (row, column) = (at / k, at % k);
@@ -356,8 +356,10 @@ impl RandomProduct {
         let format = format(self.problem.output);
         let n = self.problem.n as usize;
         for (at, (expected, bound)) in self.expected(parts as usize).into_iter().enumerate() {
-            let bits = u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
-            let found = format.decode(u32::from(bits));
+            let size = format.bits() as usize / 8;
+            let mut bits = [0; 4];
+            bits[..size].copy_from_slice(&bytes[size * at..][..size]);
+            let found = format.decode(u32::from_le_bytes(bits));
             let off = (found - expected).abs();
             // A NaN is too far off too.
             if off.is_nan() || off > bound {

@@ -16,28 +16,17 @@ use crate::target::Feature;
 use quantloom_dsl::experts::OperandOf;
 use quantloom_dsl::format::NUMBER_F32;
 
-/// What the schedule is chosen for: y of 16 bits, or of an expert layer.
-pub(super) fn chosen(main: &MainLoop<'_>) -> Result<(), Unscheduled> {
-    supported(main)?;
-    let problem = main.problem;
-    match problem.stack.is_some() || store::half_of(problem.output).is_some() {
-        true => Ok(()),
-        false => Err(limited(problem, WarpGroupLimit::Output)),
-    }
-}
-
 /// The shortest groups whose sums of integers take less time than sums of floats: of 32 columns they took 327 us where floats, whose
 /// scales are in the weights, took 181 (W8A8, 8192 x 8192, M = 1024, docs/performance/warp_group.md).
 const SHORTEST_OF_INTEGERS: u32 = 64;
 
-/// Whether warp groups are chosen for a product of many tokens, and no other type of its operands would be faster. (Of x in f32, whose y
-/// is f32 too, they are not chosen; the weight is in one layout for x of every type.)
+/// Whether warp groups are chosen for a product of many tokens, and no other type of its operands would be faster.
 pub(in crate::schedule) fn suits(problem: &Problem) -> bool {
     let own = problem.of_warp_groups();
     let main = MainLoop::new(own);
     let short =
         own.sums_integers() && own.scales_segments() && main.segment() < SHORTEST_OF_INTEGERS;
-    chosen(&main).is_ok() && !short
+    supported(&main).is_ok() && !short
 }
 
 /// The refusal of a product.

@@ -2,7 +2,7 @@
 
 use super::consumer::Batches;
 use super::limits::{
-    chosen, element, exact_pairs, multiplies_nibbles_as_floats, supported, unswapped_products,
+    element, exact_pairs, multiplies_nibbles_as_floats, supported, unswapped_products,
     whole_token_tiles,
 };
 use super::stage::{kinds, ring_bytes};
@@ -129,13 +129,13 @@ impl Schedule for WarpGroupTile {
             (Some(_), integers) if integers || stored => STACKED_BYTES_FROM,
             (Some(_), _) => STACKED_FROM,
         };
-        tokens >= from && chosen(&MainLoop::new(problem)).is_ok()
+        tokens >= from && supported(&MainLoop::new(problem)).is_ok()
     }
 
     /// The fastest tile of the model.
     fn choose(problem: &Problem, tokens: u32) -> Result<Self, Unscheduled> {
         let problem = problem.of_warp_groups();
-        chosen(&MainLoop::new(problem))?;
+        supported(&MainLoop::new(problem))?;
         let (schedule, target) = (Self::schedule(), problem.target().name);
         model::fastest(problem, tokens).ok_or(Unscheduled::NothingFits { schedule, target })
     }
@@ -475,7 +475,7 @@ impl WarpGroupTile {
         let own = problem.of_warp_groups();
         let few = own.scales_in_range() && own.plan.dequant.weight.code.bits() < 8;
         let Some(stack) = own.stack.filter(|_| few && rows >= ONE_ROW) else { return false };
-        if chosen(&MainLoop::new(own)).is_err() {
+        if supported(&MainLoop::new(own)).is_err() {
             return false;
         }
         let met = f64::from(stack.experts) * (1.0 - (-rows).exp());
