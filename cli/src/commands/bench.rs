@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::device::Device;
 use quantloom::dsl::experts::ExpertLayer;
-use quantloom::dsl::format::{BF16, F16, FloatFormat, Number, Overflow};
+use quantloom::dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom::dsl::layout::Shape;
 use quantloom::dsl::reference::StoredTensors;
 use quantloom::dsl::{Activation, Scheme};
@@ -336,8 +336,9 @@ pub(super) fn normal_weight(scheme: &Scheme, shape: Shape, seed: u64) -> Result<
     Ok(pack(scheme, &normal::layer(scheme, shape, seed)?)?)
 }
 
-/// x of normal numbers, of a 16-bit type.
+/// x of normal numbers.
 enum NormalX {
+    F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
 }
@@ -348,6 +349,7 @@ impl NormalX {
         let x = normal::tokens(own, tokens, k as usize, 0);
         let codes = x.iter().map(|x| Number::Float(own).encode(*x, Overflow::Saturate) as u16);
         match own {
+            F32 => Self::F32(x.iter().map(|x| *x as f32).collect()),
             F16 => Self::F16(codes.map(f16::from_bits).collect()),
             _ => Self::Bf16(codes.map(bf16::from_bits).collect()),
         }
@@ -355,16 +357,17 @@ impl NormalX {
 
     fn values(&self) -> Values<'_> {
         match self {
+            Self::F32(x) => Values::F32(x),
             Self::F16(x) => Values::F16(x),
             Self::Bf16(x) => Values::Bf16(x),
         }
     }
 }
 
-/// The 16-bit type that x has: the scheme's first one.
+/// The type that x has: the scheme's first alternative, bf16 where that is quantised.
 pub(super) fn own_type(scheme: &Scheme) -> FloatFormat {
     let float = |activation: &Activation| match activation {
-        Activation::Float(Number::Float(format)) if *format == F16 => Some(F16),
+        Activation::Float(Number::Float(format)) => Some(*format),
         _ => None,
     };
     scheme.activations.first().and_then(float).unwrap_or(BF16)

@@ -220,7 +220,7 @@ pub enum WarpGroupLimit {
     /// Scales of groups of x that are no whole k-tiles, or beside shorter groups of w.
     #[error("scales of groups of x")]
     InputGroups,
-    /// y in f32 of a single matrix or a gate.
+    /// y in f32 of a gate.
     #[error("y in f32")]
     Output,
     /// N for which a row of y of an expert layer is not a multiple of 16 bytes.
