@@ -26,7 +26,7 @@
 use core::arch::aarch64::*;
 
 use super::instruction::bfmmla;
-use super::tile::{hidden, register, rows};
+use super::tile::{register, rows};
 use crate::accumulation::Sums;
 use crate::cpu::blocking::Instruction;
 use crate::cpu::isa::Isa;
@@ -77,8 +77,8 @@ fn instructions(way: Instruction, tokens: usize) -> Option<usize> {
     // Around a segment of a tile, whose sums are those of 64 weights a column.
     let scale = match operand {
         Bf16Operand::Weight => 0,
-        Bf16Operand::Code(Bf16Code { corrected: false, .. }) => 100,
-        Bf16Operand::Code(Bf16Code { corrected: true, .. }) => 126,
+        Bf16Operand::Code(Bf16Code { corrected: false, .. }) => 103,
+        Bf16Operand::Code(Bf16Code { corrected: true, .. }) => 124,
     };
     let scale = scale * (1024 / 64) / segment;
     Some(cut + (multiply + scale) * tokens.next_multiple_of(TOKENS))
@@ -265,8 +265,6 @@ pub(super) unsafe fn scaled_tile<const X: usize, const CORRECTED: bool>(
             Some((add, x_sums)) if CORRECTED => Some((rows(add), *x_sums)),
             _ => None,
         };
-        // Scales are read before the sums, which may be anywhere for the optimiser.
-        let sums = hidden(sums);
         for_each!(T in 0 1 2 3 => {
             let sums = sums[T].as_chunks_mut::<4>().0;
             for_each!(J in 0 1 2 3 => {

@@ -76,13 +76,6 @@ fn add_scaled(
     });
 }
 
-/// The sums of a tile, hidden from the optimiser, which would keep them between segments in registers, which are too few, and so
-/// copy each sum to the stack and back. What is read beside the sums is read before, since the optimiser cannot tell them apart.
-#[inline(always)]
-pub(super) fn hidden<T: ?Sized>(sums: &mut T) -> &mut T {
-    std::hint::black_box(sums)
-}
-
 /// The operands of a segment, and their scales.
 struct Segment<'a, const M: usize, const P: usize> {
     codes: &'a [[Step; P]],
@@ -137,7 +130,7 @@ fn sdot_segments<const M: usize, const P: usize, const NARROW: bool, const GROUP
 ) {
     for segment in segments(block, tokens) {
         let parts = sdot_segment::<M, P, NARROW>(&segment);
-        let (scales, sums) = (rows(segment.scales), hidden(sums));
+        let scales = rows(segment.scales);
         for_each!(T in 0 1 2 3 => if T < M {
             add_scaled(parts[T], segment.x_scale::<GROUPED>(T), scales, &mut sums[T][0]);
         });
@@ -226,7 +219,7 @@ fn usmmla_segments<const M: usize, const P: usize, const GROUPED: bool>(
 ) {
     for segment in segments(block, tokens) {
         let parts = usmmla_segment(&segment);
-        let (scales, sums) = (rows(segment.scales), hidden(sums));
+        let scales = rows(segment.scales);
         for_each!(T in 0 1 2 3 => if T < M {
             add_scaled(parts[T], segment.x_scale::<GROUPED>(T), scales, &mut sums[T][0]);
         });
@@ -289,7 +282,7 @@ fn smull_segments<const M: usize, const P: usize, const NARROW: bool, const GROU
     for_each!(FIRST in 0 2 => if FIRST < M {
         for segment in segments(block, tokens) {
             let parts = smull_segment::<M, P, NARROW>(FIRST, &segment);
-            let (scales, sums) = (rows(segment.scales), hidden(sums));
+            let scales = rows(segment.scales);
             for_each!(T in 0 1 => if FIRST + T < M {
                 let x_scale = segment.x_scale::<GROUPED>(FIRST + T);
                 add_scaled(parts[T], x_scale, scales, &mut sums[FIRST + T][0]);

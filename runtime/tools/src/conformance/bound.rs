@@ -85,7 +85,8 @@
 //! The same with `bfmmla`, which rounds to odd, with twice the error of rounding to nearest: two
 //! for the sum of two products, and two for each two columns of each pair of parts that follow in
 //! the chain, that is, one per column; a chain has at most [`MOST_CHAIN`] of those. Chains, of at
-//! least a chunk, add up as segments do.
+//! least a chunk, add up as segments do. Of codes a chain ends with a segment, whose scale and addition are the two that are counted
+//! for each.
 //!
 //! A constant that decoding adds to codes ([`Decoded::add`]) counts as an offset like o: its share
 //! of a sum is computed and subtracted.
