@@ -60,6 +60,17 @@ impl<E: Executor> ExpertTensors<E> {
     pub(super) fn read(&mut self, inputs: Vec<(BufferRole, Arc<E::Memory>)>) {
         self.inputs = inputs;
     }
+
+    /// Reads the inputs of another call of the same plan from now on, which keeps them too: so several calls share one workspace and
+    /// one y, as those of an engine do. False, with nothing changed, if the other has another plan.
+    #[must_use]
+    pub fn read_inputs_of(&mut self, other: &Self) -> bool {
+        let alike = Arc::ptr_eq(&self.chunk, &other.chunk);
+        if alike {
+            self.read(other.inputs.clone());
+        }
+        alike
+    }
 }
 
 impl<E: Executor> GpuExpertLayer<E> {

@@ -83,6 +83,10 @@ impl TunedExperts {
     }
 }
 
+/// The fewest calls of a measured time, each with ids of its own: of one call's ids alone a layer took from 0.96 to 1.17 of the time that it
+/// takes on average (Qwen3-30B, docs/performance/experts.md).
+const LEAST_CALLS: usize = 12;
+
 /// An expert layer whose kernels are measured, on a queue of their own: calls of other threads go on meanwhile, and each makes the other
 /// slower.
 pub struct ExpertTuner<'l, E: Executor> {
@@ -210,7 +214,7 @@ impl<E: Executor> ExpertTuner<'_, E> {
             return Err(TuneError::NoClock { device: layer.executor().name().to_owned() });
         };
         let bytes = self.bytes(products, &decision, tokens);
-        let inputs = self.inputs(tokens, clock.copies(bytes))?;
+        let inputs = self.inputs(tokens, clock.copies(bytes).max(LEAST_CALLS))?;
         let mut search = Search {
             layer,
             clock,
