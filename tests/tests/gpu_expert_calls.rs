@@ -313,3 +313,35 @@ fn calls_that_do_not_fit_are_refused() {
     let refused = y(&layer, &x, Routed::Batched { counts: &counts, most: 2 });
     assert!(matches!(refused, Err(ExpertError::Length { .. })));
 }
+
+/// Calls that share a workspace and y give what each gives with its own, one after another; a call of another number of tokens has
+/// another plan, and shares nothing.
+#[test]
+fn calls_share_a_workspace() {
+    let layer = prepared(simulator(), &ExpertOptions::default());
+    let (x, other_ids) = (x(), ids().into_iter().rev().collect::<Vec<_>>());
+    let other_x: Vec<bf16> = x.iter().rev().copied().collect();
+    let weights = vec![0.5; 2 * TOKENS];
+    let all_ids = ids();
+    let call = |x, ids, weights| ExpertCall {
+        x: Values::Bf16(x),
+        routed: Routed::Chosen { ids, weights },
+        shared: None,
+    };
+    let calls = [call(&x, &all_ids, &weights), call(&other_x, &other_ids, &weights)];
+    let result = |own: &mut _| {
+        layer.queue(own, true).unwrap();
+        layer.result(own).unwrap()
+    };
+    let mut apart = calls.each_ref().map(|call| layer.tensors(call).unwrap());
+    let expected = apart.each_mut().map(result);
+    assert_ne!(expected[0], expected[1]);
+    let mut shared = layer.tensors(&calls[0]).unwrap();
+    for at in [1, 0, 1] {
+        assert!(shared.read_inputs_of(&apart[at]));
+        assert_eq!(result(&mut shared), expected[at], "call {at}");
+    }
+    let fewer = call(&x[..64], &all_ids[..2], &weights[..2]);
+    assert!(!shared.read_inputs_of(&layer.tensors(&fewer).unwrap()));
+    assert_eq!(result(&mut shared), expected[1]);
+}
