@@ -44,6 +44,6 @@ counting && /^ *[0-9a-f]+:/ {
     else if ($2 ~ /^s(mull|mlal)2?$/) per[length_] = 8
     else if ($2 == "bfmmla") per[length_] = 16 / (part[2] * part[3])
     else if (name ~ /^cut_/ && $2 == "trn2") per[length_] = 8 / part[2]
-    else if (name ~ /^fmla/ && $2 == "fmla") per[length_] = 4
+    else if (name == "fmla" && $2 == "fmla") per[length_] = 4
 }
 END { if (counting) report() }

@@ -338,6 +338,10 @@ fn y_in_f32_is_right() {
         (("asym", 0, (138, 264)), 65, tile(64, 1, 2, 3, 2)),
         (("halves", 0, (136, 328)), 9, WarpGroupTile { tokens: 8, exact: true, ..WARP_GROUP }),
         (("sym", 0, (77, 840)), 17, WarpGroupTile { splits: 2, ..tile(16, 1, 1, 2, 2) }),
+        // Whole blocks of rows, and beside them a block of a cluster without rows.
+        (("sym", 0, (256, 136)), 17, tile(16, 2, 1, 4, 1)),
+        (("sym", 0, (128, 264)), 33, WarpGroupTile { multicast: 2, ..WARP_GROUP }),
+        (("sym", 0, (384, 136)), 33, WarpGroupTile { multicast: 2, ..persistent }),
         (
             ("bias", 0, (265, 136)),
             35,

@@ -290,6 +290,7 @@ impl<'a> Bench<'a> {
                 (Arithmetic::Bf16Dot, kernel)
             }
             (Some(Instruction::SplitBf16 { .. }), _) => {
+                // Of AMX's instruction no rate is measured: the next one that multiplies these numbers is the measure.
                 let kernel = format!("{}, {} decode, bf16 matrix", name.isa, name.decoder);
                 (Arithmetic::Bf16Dot, kernel)
             }

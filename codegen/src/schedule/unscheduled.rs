@@ -221,7 +221,7 @@ pub enum WarpGroupLimit {
     #[error("scales of groups of x")]
     InputGroups,
     /// y in f32 of a gate.
-    #[error("y in f32")]
+    #[error("y in f32 of a gate")]
     Output,
     /// N for which a row of y of an expert layer is not a multiple of 16 bytes.
     #[error("rows of y of an expert layer that are not a multiple of 16 bytes")]

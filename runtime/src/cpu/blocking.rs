@@ -269,9 +269,7 @@ impl Instruction {
             Path::Dot => takes_bytes(weight, columns).then_some(Self::Bytes),
             Path::Fma => {
                 let x = x?;
-                // A segment of a whole row may end within a chunk.
-                let of_codes = columns.next_multiple_of(CHUNK);
-                let of_codes = segment(of_codes, bf16::block(1, x), path);
+                let of_codes = segment(columns, bf16::block(1, x), path);
                 let operands = [
                     weight.parts().map(|parts| (Bf16Operand::Weight, parts, CHUNK)),
                     weight.bf16_code().map(|code| (Bf16Operand::Code(code), 1, of_codes)),

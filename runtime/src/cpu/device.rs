@@ -62,7 +62,7 @@ impl CpuDevice {
         self.bf16_dot
     }
 
-    /// What it multiplies in bf16.
+    /// The products of bf16 numbers that this device has.
     pub(super) fn bf16_products(self) -> Bf16Products {
         match self.isa {
             Isa::Avx512Bf16 if self.bf16_dot => Bf16Products::Dot,

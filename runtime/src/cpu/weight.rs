@@ -183,9 +183,9 @@ impl Op for CpuWeight {
 }
 
 impl Accumulation for CpuWeight {
-    /// One answer for every type of x: [`Sums::SplitBf16`] depends on the type by itself.
-    fn sums(&self, _x: FloatFormat, tokens: usize) -> Sums {
-        match (self.blocking(tokens, BF16).instruction, self.selection.kernel.path) {
+    /// Of tokens that are not finite, which are multiplied in `f32`, too: [`Sums::SplitBf16`] has as many roundings at least.
+    fn sums(&self, x: FloatFormat, tokens: usize) -> Sums {
+        match (self.blocking(tokens, x).instruction, self.selection.kernel.path) {
             (Some(instruction), _) => instruction.sums(),
             (_, Path::Dot) => Sums::Integer,
             (_, Path::Fma) => Sums::Float,

@@ -4,7 +4,7 @@
 //! one buffer for its tiles of rows, one after another; if blocks persist, for the halves of many tokens too. With a gate these tiles are of gate and of up, and a lane has both
 //! sums of a result; rows of y are those of slots, 0 without a pair.
 //!
-//! Rows of y in f32 are those of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
+//! Rows of y in f32 are those of tokens, of pairs, or of a shard and slot: lanes store them, eight neighbours 32 bytes of a row.
 //! Rows of pairs in 16 bits, which are not neighbours either, go through the same lines, which lanes copy to y:
 //! eight of them 128 bytes of a row.
 
@@ -151,7 +151,8 @@ fn store_rows(
     let first_token = b.mul(share, tokens);
     let first_row = first_row(b, block, rows);
     let epilogue = Finish::declare(b, block, (rows, pairs), (lanes, first_token));
-    let ragged = !problem.n.is_multiple_of(block.rows_of_y());
+    // A cluster that shares copies of x may have a block without rows.
+    let ragged = !problem.n.is_multiple_of(block.rows_of_y() * block.tile.multicast);
     let tiles = (0..).zip(sums).map(|(number, sums)| {
         let first = b.add(first_row, number * block.product.shape[0]);
         let constants = epilogue.constants(b, (first, 0));

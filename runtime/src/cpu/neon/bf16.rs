@@ -7,7 +7,7 @@
 //!
 //! `bfmmla` adds to D [2 rows][2 tokens], `f32`, the products of A [2 rows][4 columns] with B [2
 //! tokens][4 columns]: those of columns 0 and 1, then those of columns 2 and 3. A tile is four tokens
-//! by a panel, 16 D, which stay in registers for a block.
+//! by a panel, 16 D, which stay in registers for a block, or of codes for a segment.
 //!
 //! **Rounding** (Arm Architecture Reference Manual, `BFMMLA`, `BFDotAdd`, `BFRound`; a test
 //! compares the instruction with this description). A product of two bf16 numbers is exact in
@@ -16,8 +16,8 @@
 //! less than the distance of two neighbours, two times u = 2^-24; the error of rounding to nearest
 //! is at most u. A term passes through one sum of two products, and through as many additions as
 //! there are pairs of columns and of parts in its chain: C columns and P pairs of parts make `2 u +
-//! C / 2 * P * 2 u = (2 + C P) u`, as much as C P additions in `f32`. The block is as long as
-//! [`MOST_CHAIN`] allows, the longest chain of the `f32` kernel; then its sums are added to those
+//! C / 2 * P * 2 u = (2 + C P) u`, as much as C P additions in `f32`. A block and a segment are at most as long as
+//! [`MOST_CHAIN`] allows, the longest chain of the `f32` kernel; then their sums, times the scale of a segment, are added to those
 //! in memory, rounded to nearest. Numbers below 2^-126 are flushed to 0: at most the two operands,
 //! the product, the sum of two and the addition of a term. `conformance::bound` counts all these as
 //! `Sums::SplitBf16OddRounding`. FPCR has no effect, apart from its bit EBF: on a CPU with FEAT_EBF16 that bit
@@ -51,43 +51,54 @@ pub(in crate::cpu) const STEP: usize = 4;
 pub(in crate::cpu) const PANELS: usize = 1;
 
 /// Of some ways to multiply `tokens` tokens (more than are decoded on the fly) by these instructions, the one that takes the
-/// fewest instructions; `None` if `f32` takes fewer.
+/// fewest instructions; `None` if `f32` takes fewer for their whole tiles. With more tokens the answer stays one of these instructions.
 pub(in crate::cpu) fn choose(
     ways: impl Iterator<Item = Instruction>,
     tokens: usize,
 ) -> Option<Instruction> {
-    let counted = ways.filter_map(|way| Some((instructions(way, tokens)?, way)));
-    let (count, way) = counted.min_by_key(|(count, _)| *count)?;
-    (count < in_f32(tokens)).then_some(way)
+    let counted = ways.filter_map(|way| Some((Instructions::of(way)?, way)));
+    let (count, way) = counted.min_by_key(|(count, _)| count.for_tiles(tokens.div_ceil(TOKENS)))?;
+    let saved = F32_TILE.saturating_sub(count.tile).saturating_mul(tokens / TOKENS);
+    (saved > count.cut).then_some(way)
 }
 
-/// Instructions for 1024 weights, whose decoding is not counted, by `tokens` tokens, as docs/performance/cpu.md counts them; `None`
-/// for parts that no loop multiplies: four pairs need as many products as `f32`.
-fn instructions(way: Instruction, tokens: usize) -> Option<usize> {
-    let Instruction::SplitBf16 { operand, segment, weight, x } = way else { return None };
-    let multiply = match (weight, x) {
-        (1, 1) => 90,
-        (1, 2) => 160,
-        (1, 3) => 228,
-        (2, 1) => 170,
-        (3, 1) => 250,
-        _ => return None,
-    };
-    let cut = [640, 1536, 2432][weight - 1];
-    // Around a segment of a tile, whose sums are those of 64 weights a column.
-    let scale = match operand {
-        Bf16Operand::Weight => 0,
-        Bf16Operand::Code(Bf16Code { corrected: false, .. }) => 103,
-        Bf16Operand::Code(Bf16Code { corrected: true, .. }) => 124,
-    };
-    let scale = scale * (1024 / 64) / segment;
-    Some(cut + (multiply + scale) * tokens.next_multiple_of(TOKENS))
+/// Instructions for 1024 weights by a tile of tokens, in `f32`.
+const F32_TILE: usize = 336 * TOKENS;
+
+/// Instructions for 1024 weights, whose decoding is not counted, as docs/performance/cpu.md counts them.
+struct Instructions {
+    /// Once for all tokens.
+    cut: usize,
+    /// For each tile of them.
+    tile: usize,
 }
 
-/// The same in `f32`: of tiles of four tokens, two or one.
-fn in_f32(tokens: usize) -> usize {
-    let rest = [0, 640, 1024, 1344][tokens % 4];
-    1344 * (tokens / 4) + rest
+impl Instructions {
+    /// `None` for parts that no loop multiplies: four pairs need as many products as `f32`.
+    fn of(way: Instruction) -> Option<Self> {
+        let Instruction::SplitBf16 { operand, segment, weight, x } = way else { return None };
+        let multiply = match (weight, x) {
+            (1, 1) => 90,
+            (1, 2) => 160,
+            (1, 3) => 228,
+            (2, 1) => 170,
+            (3, 1) => 250,
+            _ => return None,
+        };
+        let cut = [640, 1536, 2432][weight - 1];
+        // Once a segment, of which a tile multiplies and adds 16 rows by its tokens.
+        let scale = match operand {
+            Bf16Operand::Weight => 0,
+            Bf16Operand::Code(Bf16Code { corrected: false, .. }) => 103,
+            Bf16Operand::Code(Bf16Code { corrected: true, .. }) => 124,
+        };
+        Some(Self { cut, tile: TOKENS * multiply + scale * (1024 / 16) / segment })
+    }
+
+    /// Of so many tiles of tokens.
+    fn for_tiles(&self, tiles: usize) -> usize {
+        tiles.saturating_mul(self.tile).saturating_add(self.cut)
+    }
 }
 
 /// Columns of a block: 128, which in `f32` and in parts fit L1 together with a tile of tokens, or

@@ -94,23 +94,11 @@ counted_parts! {
     ]
 }
 
-/// The loop of `f32`, by the tokens of a tile.
-macro_rules! counted_fmla {
-    ($($name:ident $tokens:literal)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            fn $name(
-                weights: &[[[f32; 16]; 1]],
-                x: &[[f32; $tokens]],
-                sums: &mut TileSums<$tokens, 1>,
-            ) {
-                tile::fma_tile(weights, x, sums);
-            }
-        )*
-        kept! {
-            $($name: fn(&[[[f32; 16]; 1]], &[[f32; $tokens]], &mut TileSums<$tokens, 1>);)*
-        }
-    };
+#[unsafe(no_mangle)]
+fn counted_fmla(weights: &[[[f32; 16]; 1]], x: &[[f32; 4]], sums: &mut TileSums<4, 1>) {
+    tile::fma_tile(weights, x, sums);
 }
 
-counted_fmla! { counted_fmla 4  counted_fmla_2 2  counted_fmla_1 1 }
+type FmaTile = fn(&[[[f32; 16]; 1]], &[[f32; 4]], &mut TileSums<4, 1>);
+
+kept! { counted_fmla: FmaTile; }

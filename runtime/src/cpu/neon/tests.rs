@@ -293,15 +293,20 @@ fn the_operand_with_the_fewest_instructions_is_chosen() {
     };
     // Weights in one part need no scales.
     assert_eq!(chosen(1, 32, false, 1, 8), Some(of_weight(1)(1)));
-    // 102 and 153 a token beside 170, and 640 for a weight beside 1536.
+    // 103 and 152 a token beside 170, and 640 for a weight beside 1536.
     assert_eq!(chosen(2, 128, false, 1, 4096), Some(of_codes(false, 128)(1)));
     assert_eq!(chosen(2, 32, true, 1, 4096), Some(of_codes(true, 32)(1)));
     // x in f16 and f32: weights in two parts are multiplied in f32.
-    assert_eq!(chosen(2, 128, false, 2, 5), None, "8 * 172 + 640 > 1984");
-    assert_eq!(chosen(2, 128, false, 2, 7), Some(of_codes(false, 128)(2)));
-    assert_eq!(chosen(2, 64, false, 3, 6), None, "8 * 253 + 640 > 2368");
-    assert_eq!(chosen(2, 64, false, 3, 7), Some(of_codes(false, 64)(3)));
+    assert_eq!(chosen(2, 128, false, 2, 5), Some(of_codes(false, 128)(2)), "692 + 640 < 1344");
+    assert_eq!(chosen(2, 64, false, 3, 7), None, "1015 + 640 > 1344");
+    assert_eq!(chosen(2, 64, false, 3, 8), Some(of_codes(false, 64)(3)), "2030 + 640 < 2688");
     assert_eq!(bf16::choose([of_weight(2)(2)].into_iter(), 4096), None);
+    // More tokens never bring f32 back, and no number of tokens is too large.
+    for (segment, corrected, x) in [(128, false, 1), (32, true, 2), (64, false, 3), (32, true, 3)] {
+        let first = (1..100).find(|&tokens| chosen(2, segment, corrected, x, tokens).is_some());
+        let later = (first.unwrap()..200).chain([usize::MAX - 1, usize::MAX]);
+        assert!(later.into_iter().all(|tokens| chosen(2, segment, corrected, x, tokens).is_some()));
+    }
 }
 
 /// Multiples of 2^-30: exact sums of what [`the_bf16_product_rounds_to_odd`] multiplies.
