@@ -68,7 +68,7 @@ const THREE_TILES: &str =
 const UNSUPPORTED: &[&str] = &["no schedule on sm_90a handles", "no block of a warp_group product"];
 
 /// Whether codes have a plane of 2 bits, beside others: its words are in 256 bytes of shared memory, two rounds.
-fn reads_in_rounds(scheme: &Scheme) -> bool {
+pub(crate) fn reads_in_rounds(scheme: &Scheme) -> bool {
     scheme.weight.code.bits() & 2 != 0 && scheme.weight.code.bits() != 2
 }
 
