@@ -30,11 +30,13 @@ macro_rules! counted {
 }
 
 counted! {
-    counted_smull_narrow "neon" tile::smull_tile::<4, 1, true>;
-    counted_smull_wide "neon" tile::smull_tile::<4, 1, false>;
-    counted_sdot_narrow "neon,dotprod" tile::sdot_tile::<4, 1, true>;
-    counted_sdot_wide "neon,dotprod" tile::sdot_tile::<4, 1, false>;
-    counted_usmmla "neon,dotprod,i8mm" tile::usmmla_tile::<4, 1>;
+    counted_smull_narrow "neon" tile::smull_tile::<4, 1, true, false>;
+    counted_smull_wide "neon" tile::smull_tile::<4, 1, false, false>;
+    counted_sdot_narrow "neon,dotprod" tile::sdot_tile::<4, 1, true, false>;
+    counted_sdot_narrow_grouped "neon,dotprod" tile::sdot_tile::<4, 1, true, true>;
+    counted_sdot_wide "neon,dotprod" tile::sdot_tile::<4, 1, false, false>;
+    counted_usmmla "neon,dotprod,i8mm" tile::usmmla_tile::<4, 1, false>;
+    counted_usmmla_grouped "neon,dotprod,i8mm" tile::usmmla_tile::<4, 1, true>;
 }
 
 /// Parts of a weight, pairs of a weight's and an x's parts, and parts of an x beside codes: the loops of bf16 parts.

@@ -32,6 +32,12 @@ impl Random {
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 32) as u32
     }
+
+    /// A whole number of so many bits, of either sign.
+    fn whole(&mut self, bits: u32) -> f32 {
+        let size = (self.next() % (1 << bits)) as f32;
+        if self.next().is_multiple_of(2) { size } else { -size }
+    }
 }
 
 /// The values of codes and x.
@@ -171,26 +177,40 @@ fn fma_tile<V: Vector, const M: usize>() {
     }
 }
 
+/// Rows of a panel by columns, and tokens, of whole numbers of so many bits.
+fn operands(
+    random: &mut Random,
+    columns: usize,
+    (of_rows, of_x): (u32, u32),
+) -> (Vec<[f32; 16]>, [Vec<f32>; bf16::TOKENS]) {
+    let rows = (0..columns).map(|_| std::array::from_fn(|_| random.whole(of_rows))).collect();
+    let x = std::array::from_fn(|_| (0..columns).map(|_| random.whole(of_x)).collect());
+    (rows, x)
+}
+
+/// The same in parts, as products read them.
+fn in_parts(
+    rows: &[[f32; 16]],
+    x: &[Vec<f32>; bf16::TOKENS],
+    (of_rows, of_x): (usize, usize),
+) -> (Vec<[u8; 64]>, Vec<u16>) {
+    let mut lines = vec![[0; 64]; split_bf16::lines(rows.len(), of_rows, bf16::PANELS)];
+    bf16::cut(rows, of_rows, 0, &mut lines);
+    let mut packed = vec![0; bf16::TOKENS * rows.len() * of_x];
+    for (token, x) in x.iter().enumerate() {
+        split_bf16::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, of_x, &mut packed);
+    }
+    (lines, packed)
+}
+
 /// Weights and x of the given numbers of bits, split into W and X parts: sums stay below 2^24.
 fn parts_tile<const W: usize, const X: usize>(of_weight: u32, of_x: u32) {
     const COLUMNS: usize = 32;
     let mut random = Random(5);
-    let mut whole = |bits: u32| {
-        let size = (random.next() % (1 << bits)) as f32;
-        if random.next().is_multiple_of(2) { size } else { -size }
-    };
-    let weights: Vec<[f32; 16]> =
-        (0..COLUMNS).map(|_| std::array::from_fn(|_| whole(of_weight))).collect();
-    let x: [Vec<f32>; bf16::TOKENS] =
-        std::array::from_fn(|_| (0..COLUMNS).map(|_| whole(of_x)).collect());
+    let (weights, x) = operands(&mut random, COLUMNS, (of_weight, of_x));
     let start: [[f32; 16]; bf16::TOKENS] =
-        std::array::from_fn(|_| std::array::from_fn(|_| whole(8)));
-    let mut lines = vec![[0; 64]; split_bf16::lines(COLUMNS, W, bf16::PANELS)];
-    bf16::cut(&weights, W, 0, &mut lines);
-    let mut packed = vec![0; bf16::TOKENS * COLUMNS * X];
-    for (token, x) in x.iter().enumerate() {
-        split_bf16::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
-    }
+        std::array::from_fn(|_| std::array::from_fn(|_| random.whole(8)));
+    let (lines, packed) = in_parts(&weights, &x, (W, X));
     let mut sums = start;
     // SAFETY: the test runs only if the CPU has bf16 products.
     unsafe { bf16::tile::<W, X>(&lines, &packed, &mut sums) }
@@ -219,31 +239,19 @@ fn bf16_parts_agree_with_scalar_loops() {
 fn scaled_tile<const X: usize, const CORRECTED: bool>((of_code, of_x): (u32, u32), columns: usize) {
     const COLUMNS: usize = 96;
     let mut random = Random(7);
-    let mut whole = |bits: u32| {
-        let size = (random.next() % (1 << bits)) as f32;
-        if random.next().is_multiple_of(2) { size } else { -size }
-    };
-    let codes: Vec<[f32; 16]> =
-        (0..COLUMNS).map(|_| std::array::from_fn(|_| whole(of_code))).collect();
-    let x: [Vec<f32>; bf16::TOKENS] =
-        std::array::from_fn(|_| (0..COLUMNS).map(|_| whole(of_x)).collect());
+    let (codes, x) = operands(&mut random, COLUMNS, (of_code, of_x));
     let start: [[f32; 16]; bf16::TOKENS] =
-        std::array::from_fn(|_| std::array::from_fn(|_| whole(8)));
+        std::array::from_fn(|_| std::array::from_fn(|_| random.whole(8)));
     let segments = COLUMNS.div_ceil(columns);
     let powers: [Vec<[f32; 16]>; 2] = std::array::from_fn(|_| {
-        let mut power = || [0.5, 1.0, -1.0, 0.0][whole(2).abs() as usize];
+        let mut power = || [0.5, 1.0, -1.0, 0.0][random.whole(2).abs() as usize];
         (0..segments).map(|_| std::array::from_fn(|_| power())).collect()
     });
     let [scales, add] = powers;
     // Not the sums of x, so that each factor is seen.
     let x_sums: Vec<[f32; bf16::TOKENS]> =
-        (0..segments).map(|_| std::array::from_fn(|_| whole(4))).collect();
-    let mut lines = vec![[0; 64]; split_bf16::lines(COLUMNS, 1, bf16::PANELS)];
-    bf16::cut(&codes, 1, 0, &mut lines);
-    let mut packed = vec![0; bf16::TOKENS * COLUMNS * X];
-    for (token, x) in x.iter().enumerate() {
-        split_bf16::place(&mut x.clone(), token, bf16::TOKENS, bf16::STEP, X, &mut packed);
-    }
+        (0..segments).map(|_| std::array::from_fn(|_| random.whole(4))).collect();
+    let (lines, packed) = in_parts(&codes, &x, (1, X));
     let mut sums = start;
     let of = bf16::TileScales { columns, scales: &scales, add: &add, x_sums: &x_sums };
     // SAFETY: the test runs only if the CPU has bf16 products.

@@ -111,19 +111,7 @@ fn segments<'a, const M: usize, const P: usize>(
 
 /// [`crate::cpu::tile::dot_tile`] with `sdot`.
 #[inline(always)]
-pub(super) fn sdot_tile<const M: usize, const P: usize, const NARROW: bool>(
-    block: DotBlock<'_, P>,
-    tokens: DotTokens<'_, M>,
-    sums: &mut TileSums<M, P>,
-) {
-    match tokens.scales {
-        None => sdot_segments::<M, P, NARROW, false>(block, tokens, sums),
-        Some(_) => sdot_segments::<M, P, NARROW, true>(block, tokens, sums),
-    }
-}
-
-#[inline(always)]
-fn sdot_segments<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
+pub(super) fn sdot_tile<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
     sums: &mut TileSums<M, P>,
@@ -200,19 +188,7 @@ pub(super) fn arrange(codes: [[uint8x16_t; 4]; 8]) -> [[uint8x16_t; 4]; 8] {
 ///
 /// The instruction takes unsigned codes, so all widths are handled alike.
 #[inline(always)]
-pub(super) fn usmmla_tile<const M: usize, const P: usize>(
-    block: DotBlock<'_, P>,
-    tokens: DotTokens<'_, M>,
-    sums: &mut TileSums<M, P>,
-) {
-    match tokens.scales {
-        None => usmmla_segments::<M, P, false>(block, tokens, sums),
-        Some(_) => usmmla_segments::<M, P, true>(block, tokens, sums),
-    }
-}
-
-#[inline(always)]
-fn usmmla_segments<const M: usize, const P: usize, const GROUPED: bool>(
+pub(super) fn usmmla_tile<const M: usize, const P: usize, const GROUPED: bool>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
     sums: &mut TileSums<M, P>,
@@ -262,19 +238,12 @@ fn usmmla_segment<const M: usize, const P: usize>(
 
 /// [`crate::cpu::tile::dot_tile`] with base NEON's products of 8 bits to 16.
 #[inline(always)]
-pub(super) fn smull_tile<const M: usize, const P: usize, const NARROW: bool>(
-    block: DotBlock<'_, P>,
-    tokens: DotTokens<'_, M>,
-    sums: &mut TileSums<M, P>,
-) {
-    match tokens.scales {
-        None => smull_segments::<M, P, NARROW, false>(block, tokens, sums),
-        Some(_) => smull_segments::<M, P, NARROW, true>(block, tokens, sums),
-    }
-}
-
-#[inline(always)]
-fn smull_segments<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
+pub(super) fn smull_tile<
+    const M: usize,
+    const P: usize,
+    const NARROW: bool,
+    const GROUPED: bool,
+>(
     block: DotBlock<'_, P>,
     tokens: DotTokens<'_, M>,
     sums: &mut TileSums<M, P>,

@@ -25,8 +25,8 @@ pub(crate) trait Products: Copy {
     fn arrange(codes: [[uint8x16_t; 4]; 8]) -> [[uint8x16_t; 4]; 8] {
         codes
     }
-    /// The instruction set's form of [`crate::cpu::tile::dot_tile`].
-    fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
+    /// The instruction set's form of [`crate::cpu::tile::dot_tile`]; `GROUPED` if x has a scale for each segment.
+    fn dot_tile<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
         sums: &mut TileSums<M, P>,
@@ -70,12 +70,12 @@ impl Products for Base {
     }
 
     #[inline(always)]
-    fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
+    fn dot_tile<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
         sums: &mut TileSums<M, P>,
     ) {
-        tile::smull_tile::<M, P, NARROW>(block, tokens, sums);
+        tile::smull_tile::<M, P, NARROW, GROUPED>(block, tokens, sums);
     }
 }
 
@@ -93,12 +93,12 @@ impl Products for Dot {
     }
 
     #[inline(always)]
-    fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
+    fn dot_tile<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
         sums: &mut TileSums<M, P>,
     ) {
-        tile::sdot_tile::<M, P, NARROW>(block, tokens, sums);
+        tile::sdot_tile::<M, P, NARROW, GROUPED>(block, tokens, sums);
     }
 }
 
@@ -121,12 +121,12 @@ impl Products for I8mm {
     }
 
     #[inline(always)]
-    fn dot_tile<const M: usize, const P: usize, const NARROW: bool>(
+    fn dot_tile<const M: usize, const P: usize, const NARROW: bool, const GROUPED: bool>(
         block: DotBlock<'_, P>,
         tokens: DotTokens<'_, M>,
         sums: &mut TileSums<M, P>,
     ) {
-        tile::usmmla_tile(block, tokens, sums);
+        tile::usmmla_tile::<M, P, GROUPED>(block, tokens, sums);
     }
 }
 
@@ -357,7 +357,10 @@ impl<P: Products> Vector for Neon<P> {
         tokens: DotTokens<'_, M>,
         sums: &mut TileSums<M, PANELS>,
     ) {
-        P::dot_tile::<M, PANELS, NARROW>(block, tokens, sums);
+        match tokens.scales {
+            None => P::dot_tile::<M, PANELS, NARROW, false>(block, tokens, sums),
+            Some(_) => P::dot_tile::<M, PANELS, NARROW, true>(block, tokens, sums),
+        }
     }
     #[inline(always)]
     fn fma_tile<const M: usize, const PANELS: usize>(
