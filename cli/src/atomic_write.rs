@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use quantloom::runtime::atomic_file::AtomicFile;
+use quantloom::runtime::checkpoint::CONFIG_FILES;
 
 /// Whether outputs may replace what is there.
 #[derive(Args, Clone, Copy)]
@@ -56,7 +57,7 @@ fn files(input: &Path) -> Vec<PathBuf> {
     if let Ok(folder) = std::fs::read_dir(input) {
         return folder.filter_map(|entry| Some(entry.ok()?.path())).collect();
     }
-    let beside = ["config.json", "hf_quant_config.json"].map(|name| input.with_file_name(name));
+    let beside = CONFIG_FILES.map(|name| input.with_file_name(name));
     std::iter::once(input.to_owned()).chain(beside).collect()
 }
 

@@ -389,6 +389,101 @@ fn an_unknown_model() {
     }
 }
 
+/// A file without the shared expert that its model has: the layer says so. A shared expert without its gate is another layer.
+#[test]
+fn a_missing_shared_expert() {
+    let name = "model.layers.0.mlp.experts";
+    let shared = "model.layers.0.mlp.shared_expert";
+    let whole = open("moe_qwen2_shared");
+    assert_eq!(whole.expert_layer(name).unwrap().missing_shared(), None);
+    let without = |left_out: &str| {
+        let mut file = File::golden("moe_qwen2_shared");
+        file.tensors.retain(|tensor| !tensor.name.starts_with(left_out));
+        Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap()
+    };
+    let alone = without(shared);
+    let experts = alone.expert_layer(name).unwrap();
+    assert!(experts.shared().is_none());
+    assert_eq!(experts.missing_shared(), Some(shared));
+    let error = without("model.layers.0.mlp.shared_expert_gate").expert_layer(name).unwrap_err();
+    assert!(matches!(*error.problem, ExpertsProblem::NoSharedGate(_)), "{error}");
+    // DeepSeek counts its shared experts, and may have none.
+    let mut file = File::golden("moe_deepseek_v3");
+    file.tensors.retain(|tensor| !tensor.name.starts_with("shared_experts"));
+    let config = file.metadata["config"].as_str().unwrap().to_owned();
+    for (count, expected) in [(1, Some("shared_experts")), (0, None)] {
+        let mut model: serde_json::Value = serde_json::from_str(&config).unwrap();
+        model["n_shared_experts"] = count.into();
+        file.metadata.insert("config".to_owned(), model.to_string().into());
+        let checkpoint = Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
+        assert_eq!(checkpoint.expert_layer("experts").unwrap().missing_shared(), expected);
+    }
+    // Mixtral has no shared experts.
+    assert_eq!(open("moe_mixtral").expert_layer("experts").unwrap().missing_shared(), None);
+}
+
+/// What is wrong with a router does not refuse the layer of callers that choose experts themselves.
+#[test]
+fn a_router_that_is_not_read() {
+    let name = "model.layers.0.mlp.experts";
+    let router = "model.layers.0.mlp.gate.weight";
+    let mut file = File::golden("moe_ct_w4a16");
+    let tensor = file.tensor(router);
+    tensor.dtype = "F8_E4M3".to_owned();
+    tensor.bytes = vec![0x38; 4 * 64];
+    let open = |file: &File| Checkpoint::from_bytes(file.bytes(), Options::default()).unwrap();
+    let checkpoint = open(&file);
+    let experts = checkpoint.expert_layer(name).unwrap();
+    let error = experts.router().unwrap_err();
+    assert!(matches!(*error.problem, ExpertsProblem::Router { .. }), "{error}");
+    assert!(experts.prepare(&CpuDevice::best()).is_ok());
+    // A quantised layer of the router's name, such as a copy of one of an expert's.
+    let mut file = File::golden("moe_ct_w4a16");
+    let expert = format!("{name}.0.gate_proj");
+    let copied: Vec<_> =
+        file.tensors.iter().filter(|of| of.name.starts_with(&expert)).cloned().collect();
+    assert!(copied.len() >= 2);
+    file.tensors.retain(|tensor| tensor.name != router);
+    file.tensors.extend(copied.into_iter().map(|mut tensor| {
+        tensor.name = tensor.name.replace(&expert, "model.layers.0.mlp.gate");
+        tensor
+    }));
+    let checkpoint = open(&file);
+    let experts = checkpoint.expert_layer(name).unwrap();
+    let error = experts.router().unwrap_err();
+    assert!(matches!(*error.problem, ExpertsProblem::QuantisedRouter(_)), "{error}");
+}
+
+/// References that nothing was compared with are not passed over in silence.
+#[test]
+fn references_without_a_layer() {
+    let bytes = |names: &[&str]| {
+        let mut file = File::golden("ct_w4a16");
+        let tensor = file.tensors[0].clone();
+        for name in names {
+            file.tensors
+                .push(quantloom_tests::file::Stored { name: (*name).to_owned(), ..tensor.clone() });
+        }
+        file.bytes()
+    };
+    // y without x, a layer that is not there, a misspelt name.
+    let names = ["ref.layer.y", "ref.other.weight", "ref.layer.X"];
+    let checkpoint = Checkpoint::from_bytes(bytes(&names), Options::default()).unwrap();
+    let findings = check(&checkpoint, &CpuDevice::best());
+    let mut unchecked: Vec<&str> = Vec::new();
+    for finding in &findings {
+        assert_eq!(finding.subject, Subject::Nothing);
+        assert!(matches!(finding.verdict, Verdict::NotChecked(_)), "{finding:?}");
+        unchecked.push(&finding.layer);
+    }
+    unchecked.sort_unstable();
+    assert_eq!(unchecked, ["ref.layer.X", "ref.layer.y", "ref.other.weight"]);
+    for file in ["ct_w4a16", "gpt_oss_mxfp4", "moe_qwen2_shared"] {
+        let findings = check(&open(file), &CpuDevice::best());
+        assert!(findings.iter().all(|finding| finding.subject != Subject::Nothing), "{file}");
+    }
+}
+
 /// With a map, a device gets the experts that are here; the parts of all devices add up.
 #[test]
 fn an_expert_map() {
@@ -421,4 +516,8 @@ fn an_expert_map() {
     options.map = Some(ExpertMap::new(vec![2, -1, -1, 0], 3).unwrap());
     let Err(error) = experts.prepare_with(&CpuDevice::best(), &options) else { panic!("a hole") };
     assert!(matches!(*error.problem, ExpertsProblem::EmptyPlace(1)), "{error}");
+    options.map = Some(ExpertMap::new(vec![1, -1, 0, 1], 2).unwrap());
+    let Err(error) = experts.prepare_with(&CpuDevice::best(), &options) else { panic!("twice") };
+    let both = ExpertsProblem::TwoAtPlace { place: 1, experts: [0, 3] }.to_string();
+    assert_eq!(error.problem.to_string(), both);
 }

@@ -374,3 +374,35 @@ fn groups_target_layers() {
     let expected = [("m.0.down", "!ignore"), ("m.0.up", "!ignore"), ("m.1.up", "ct_w4a16")];
     are(&combined(&layers, &config("re:m\\.0\\..*")), &expected);
 }
+
+/// Groups target classes, which files do not name: embeddings are no `Linear`, and a group without weights is none of a
+/// layer's, whatever the order of the groups (compressed-tensors 0.20, `utils/match.py`; `Embedding` may be quantised too).
+#[test]
+fn groups_target_classes() {
+    let group = |class: &str, weights: Value| json!({ "targets": [class], "weights": weights, "input_activations": null });
+    let weights = |bits: u32| {
+        json!({ "num_bits": bits, "type": "int", "symmetric": true, "strategy": "group",
+            "group_size": 128 })
+    };
+    let config = |groups: [(&str, Value); 3]| {
+        let of = |(class, weights): (&str, Value)| (format!("of {class}"), group(class, weights));
+        let groups: serde_json::Map<String, Value> = groups.map(of).into_iter().collect();
+        json!({ "quant_method": "compressed-tensors", "format": "pack-quantized",
+            "config_groups": groups })
+    };
+    let layers = [("ct_w8a16", "model.embed_tokens"), ("ct_w4a16", "m.0.down")];
+    let expected = [("model.embed_tokens", "ct_w8a16"), ("m.0.down", "ct_w4a16")];
+    // The keys of an object are sorted: `Embedding` and `AAttention` are before `Linear`.
+    for attention in ["AAttention", "LlamaAttention"] {
+        let groups = [("Embedding", weights(8)), (attention, Value::Null), ("Linear", weights(4))];
+        are(&combined(&layers, &config(groups)), &expected);
+    }
+    // No group is of embeddings, and one of attention has weights.
+    let groups = [("AAttention", weights(2)), ("FusedMoE", weights(8)), ("ZAttention", weights(2))];
+    let layers = [("ct_w8a16", "model.embed_tokens"), ("ct_w8a16", "m.0.down")];
+    let expected = [("model.embed_tokens", "ct_w8a16"), ("m.0.down", "ct_w8a16")];
+    are(&combined(&layers, &config(groups)), &expected);
+    let groups = [("Embedding", weights(8)), ("AAttention", weights(8)), ("Other", Value::Null)];
+    let expected = [("model.embed_tokens", "ct_w8a16"), ("m.0.down", "!no group")];
+    are(&combined(&layers, &config(groups)), &expected);
+}

@@ -144,6 +144,7 @@ fn row(file: &str, scheme: &str, finding: &Finding) -> [String; 7] {
         Subject::Layer => "layer",
         Subject::Routing => "routing",
         Subject::Reference => "reference",
+        Subject::Nothing => "nothing",
     };
     let shown = |value: Option<f64>| match (value, finding.subject) {
         (None, _) => String::new(),

@@ -308,6 +308,14 @@ pub(crate) fn labels([gate_up, down]: [&Scheme; 2]) -> String {
     }
 }
 
+/// Why the result of an expert layer is not that of the model, which has a shared expert.
+pub(crate) fn without_shared(name: &str) -> String {
+    format!(
+        "the model has a shared expert, and the files have no \"{name}\": y is the sum of the chosen \
+         experts alone"
+    )
+}
+
 /// Prints a line to stdout; a closed pipe is an error that `main` knows.
 pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<()> {
     writeln!(std::io::stdout(), "{}", printable(&line.to_string()))?;

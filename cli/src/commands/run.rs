@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use quantloom::dsl::Scheme;
+use quantloom::dsl::format::FloatFormat;
 use quantloom::runtime::backend::Backend as _;
 use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
 use quantloom::runtime::op::ProductError;
@@ -77,6 +79,22 @@ enum Tokens {
     WholeTensor,
 }
 
+/// Says what becomes of x of a type, where that is not as the scheme's only alternative has it: the device rounds x, or
+/// the scheme has several alternatives.
+fn note_input(scheme: &Scheme, mixed: bool, own: FloatFormat, rounded: FloatFormat) {
+    let note = match scheme.activation_for(own) {
+        Some(taken) if rounded != own && taken.converted().is_some() => {
+            format!("x in {own} is rounded to {rounded}: the scheme does not list {own}")
+        }
+        _ if rounded != own => {
+            format!("x in {own} is rounded to {rounded}: the device has no products of {own}")
+        }
+        Some(taken) if mixed && taken.converted().is_none() => taken.to_string(),
+        _ => return,
+    };
+    eprint_line(&format!("quantloom: note: {note}"));
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let device = super::backend::device(&arguments.backend)?;
     let name = arguments.layer.as_deref();
@@ -122,11 +140,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         None => Cow::Borrowed(&*called),
     };
     let scheme = arguments.products.of(scheme.into_owned());
-    if let Some(taken) = scheme.activation_for(x.own)
-        && (called.is_mixed() || taken.converted().is_some())
-    {
-        eprint_line(&format!("quantloom: note: {taken}"));
-    }
     let progress = Progress::new("multiplying", 0);
     let unpacked = layer.unpack()?;
     let data = WeightData::stored(&scheme, layer.shape(), |name| layer.store(name));
@@ -138,6 +151,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         error => error.into(),
     };
     let op = device.prepare_weight(&data.with_unpacked(&unpacked)).map_err(refused)?;
+    note_input(op.scheme(), called.is_mixed(), x.own, op.accumulation().rounds_x(x.own));
     let tokens = x.shape[..x.shape.len() - 1].iter().product::<u64>();
     // What it says is said before the product may fail.
     let explained = arguments.explain.then(|| op.explain(tokens as usize));

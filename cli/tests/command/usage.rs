@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use quantloom::device::{Device, Listed};
-use quantloom_tests::{Made, Random, bf16_tensor, demo_file, golden_file, tensors_of, write_file};
+use quantloom_tests::{
+    Made, Random, bf16_tensor, demo_file, f32_tensor, golden_file, tensors_of, write_file,
+};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -426,10 +428,62 @@ fn a_directory_of_shards_is_a_model() {
     assert_eq!(found[0]["scheme"], "gptq4_v1_actorder");
     let ran = quantloom(&folder.arguments("check @")).done();
     assert!(ran.out.contains("2 passed, 0 failed"), "{}", ran.out);
+    // A tensor that the index names and its shard does not have.
+    let (lost, _) = shards[1].pop_last().unwrap();
+    write_file(&folder.path("model-2-of-2.safetensors"), &shards[1], None);
+    let ran = quantloom(&folder.arguments("inspect @"));
+    assert_eq!(ran.code, Some(1));
+    let said = format!("`model-2-of-2.safetensors` has no tensor \"{lost}\"");
+    assert!(ran.err.contains(&said), "{}", ran.err);
+    // The index of another model, such as that of the model before it was quantised: the files are read as they are.
+    let names = ["model-1-of-2.safetensors", "model-2-of-2.safetensors"];
+    let index = json!({ "weight_map": { "layer.weight": names[0], "other.weight": names[1] } });
+    std::fs::write(folder.path("model.safetensors.index.json"), index.to_string()).unwrap();
+    let ran = quantloom(&folder.arguments("inspect @"));
+    assert!(!ran.err.contains("has no tensor"), "{}", ran.err);
     std::fs::remove_file(folder.path("model-2-of-2.safetensors")).unwrap();
     let ran = quantloom(&folder.arguments("inspect @"));
     assert_eq!(ran.code, Some(1));
     assert!(ran.err.contains("model-2-of-2.safetensors"), "{}", ran.err);
+}
+
+/// The configurations that AutoGPTQ and AutoAWQ write beside the tensors, without a `quant_method`.
+#[test]
+fn configurations_of_the_software_that_quantised() {
+    let gptq = json!({ "bits": 4, "group_size": 128, "desc_act": true, "sym": true,
+        "damp_percent": 0.01, "static_groups": false, "true_sequential": true,
+        "model_name_or_path": null, "model_file_base_name": "model" });
+    let awq = json!({ "zero_point": true, "q_group_size": 128, "w_bit": 4, "version": "GEMM" });
+    for (golden, file, config, scheme) in [
+        ("gptq4_v1_actorder", "quantize_config.json", &gptq, "gptq4_v1_actorder"),
+        ("awq4", "quant_config.json", &awq, "awq4"),
+        ("awq4", "quantize_config.json", &awq, "awq4"),
+    ] {
+        let folder = Folder::new();
+        write_file(&folder.path("model.safetensors"), &tensors_of(&golden_file(golden)), None);
+        assert_eq!(quantloom(&folder.arguments("inspect @")).code, Some(1), "without {file}");
+        std::fs::write(folder.path(file), config.to_string()).unwrap();
+        let found = quantloom(&folder.arguments("inspect @ --json")).done().json();
+        assert_eq!(found[0]["scheme"], scheme, "{file}");
+        let ran = quantloom(&folder.arguments("check @")).done();
+        assert!(ran.out.contains("2 passed, 0 failed"), "{}", ran.out);
+    }
+}
+
+/// `run` says what becomes of x, which is not exact in bf16: a CPU does not round x of a type that the scheme does not list, kernels of GPUs do.
+#[test]
+fn what_becomes_of_x() {
+    let folder = Folder::new();
+    let x = BTreeMap::from([("x".to_owned(), f32_tensor(&[2, 256], &[0.1; 512]))]);
+    write_file(&folder.path("x.safetensors"), &x, None);
+    for (backend, said) in [("cpu", None), ("sim:sm_90a", Some("is rounded to bf16"))] {
+        let line = "run %ct_w4a16 --input @x.safetensors:x --out @y.safetensors --force --backend";
+        let ran = quantloom(&folder.arguments(&format!("{line} {backend}"))).done();
+        match said {
+            None => assert!(!ran.err.contains("note"), "{}", ran.err),
+            Some(said) => assert!(ran.err.contains(said), "{}", ran.err),
+        }
+    }
 }
 
 /// An input is not written over, however it is spelled.

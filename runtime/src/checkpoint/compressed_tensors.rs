@@ -19,10 +19,45 @@ use super::{CheckpointError, Found, LayerSource, having, tensor_name};
 struct Group {
     name: String,
     targets: Vec<Pattern>,
-    /// Names of module classes, which a file does not contain: they match every layer.
-    every_layer: bool,
+    classes: Vec<Class>,
     settings: Map<String, Value>,
     format: Option<String>,
+}
+
+/// A class of modules that a group targets. A file does not say the class of a layer, so that its name has to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// `Linear`, and classes of other names that may hold a matrix (`FusedMoE`): every layer, embeddings if no group targets
+    /// those.
+    Linear,
+    /// `Embedding`: layers that are named as embeddings are.
+    Embedding,
+    /// `LlamaAttention`: no layer. Such a group quantises what attention computes.
+    Attention,
+}
+
+impl Class {
+    /// The class of a target; `None` if the target is the name of a layer or an expression.
+    fn of(target: &str) -> Option<Self> {
+        if !target.starts_with(|letter: char| letter.is_ascii_uppercase()) {
+            return None;
+        }
+        let is = |what: &str| target.contains(what);
+        Some(match () {
+            () if is("Embedding") => Self::Embedding,
+            () if is("Attention") => Self::Attention,
+            () => Self::Linear,
+        })
+    }
+
+    /// The classes that a layer may be of, the likeliest first.
+    fn of_layer(layer: &str) -> &'static [Self] {
+        let last = layer.rsplit('.').next().unwrap_or_default();
+        match last.contains("embed") || last == "wte" {
+            true => &[Self::Embedding, Self::Linear],
+            false => &[Self::Linear],
+        }
+    }
 }
 
 pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError> {
@@ -73,12 +108,14 @@ fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, Che
         };
         let of = Fields { object: &settings, place: fields.place };
         let targets = of.list("targets")?;
-        let class = |target: &&str| target.starts_with(|c: char| c.is_ascii_uppercase());
-        let every_layer = targets.iter().any(class);
-        let patterns = targets.iter().filter(|target| !class(target));
+        // It quantises activations alone.
+        if of.get("weights").is_none() {
+            continue;
+        }
+        let patterns = targets.iter().filter(|target| Class::of(target).is_none());
         groups.push(Group {
             name: name.clone(),
-            every_layer,
+            classes: targets.iter().filter_map(|target| Class::of(target)).collect(),
             targets: patterns.map(|target| compiler.target(target)).collect::<Result<_, _>>()?,
             format: of.text("format")?.or(global).map(str::to_owned),
             settings: settings.into_owned(),
@@ -98,7 +135,8 @@ fn group_of<'g>(groups: &'g [Group], layer: &str) -> Result<Option<&'g Group>, C
             }
         }
     }
-    Ok(groups.iter().find(|group| group.every_layer))
+    let of_class = |class: &Class| groups.iter().find(|group| group.classes.contains(class));
+    Ok(Class::of_layer(layer).iter().find_map(of_class))
 }
 
 struct LayerReader<'a> {

@@ -81,6 +81,14 @@ pub enum ConfigProblem {
     /// An index of shards is incomplete: what is missing.
     #[error("{0}")]
     Index(&'static str),
+    /// An index names a tensor that its shard does not have.
+    #[error("the shard `{shard}` has no tensor \"{tensor}\", which the index says is there")]
+    LostTensor {
+        /// The tensor.
+        tensor: String,
+        /// The shard's file.
+        shard: String,
+    },
     /// The name of a shard in an index is no name of a file in the index's directory.
     #[error("the shard `{0}` is not a file of this directory")]
     Shard(String),
@@ -153,8 +161,12 @@ pub(super) fn shortened(mut message: String) -> String {
     message
 }
 
-/// Searches the files' metadata, then `config.json` and `hf_quant_config.json` in the same
-/// directory.
+/// The files beside the tensors that may have the configuration, in the order of the search. That of AutoGPTQ or AutoAWQ is
+/// one of the last two (`get_config_filenames` of vLLM's `GPTQConfig` and `AWQConfig`, of which the second one reads either).
+pub const CONFIG_FILES: [&str; 4] =
+    ["config.json", "hf_quant_config.json", "quantize_config.json", "quant_config.json"];
+
+/// Searches the files' metadata, then the [`CONFIG_FILES`] of the same directory.
 pub(super) fn find(
     path: Option<&Path>,
     tensors: &Tensors,
@@ -168,12 +180,20 @@ pub(super) fn find(
         }
     }
     let directory = path.and_then(|path| if path.is_dir() { Some(path) } else { path.parent() });
-    for name in ["config.json", "hf_quant_config.json"] {
+    for name in CONFIG_FILES {
         let Some(file) = directory.map(|directory| directory.join(name)) else { continue };
         if !file.is_file() {
             continue;
         }
-        if let Some(config) = quantization(read_json(&file)?, false) {
+        let itself = name.starts_with("quant");
+        if let Some(mut config) = quantization(read_json(&file)?, itself) {
+            if itself {
+                // Early versions do not name the method.
+                let of_awq = ["w_bit", "q_group_size", "zero_point"];
+                let awq = of_awq.iter().any(|key| config.contains_key(*key));
+                let method = Value::from(if awq { "awq" } else { "gptq" });
+                config.entry("quant_method").or_insert(method);
+            }
             return Ok(Some(Config { place: file.display().to_string(), value: config }));
         }
     }

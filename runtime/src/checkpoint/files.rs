@@ -6,7 +6,7 @@
 //! unchecked header.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Formatter;
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
@@ -108,7 +108,7 @@ impl Tensors {
     ///
     /// # Errors
     /// A path that cannot be read, a file that is not valid safetensors or GGUF, a tensor that two
-    /// shards hold.
+    /// shards hold, a tensor that an index of the shards' tensors names and no shard holds.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         Self::open_as(path, FileAccess::Mapped)
     }
@@ -119,8 +119,12 @@ impl Tensors {
     /// As [`Tensors::open`].
     pub fn open_as(path: &Path, access: FileAccess) -> Result<Self, CheckpointError> {
         let mut tensors = Self::default();
-        for file in shards(path)? {
+        let Shards { files, index } = shards(path)?;
+        for file in files {
             tensors.take(&file, access)?;
+        }
+        if let Some(index) = index {
+            index.check(&tensors)?;
         }
         Ok(tensors)
     }
@@ -283,12 +287,44 @@ fn twice(header: &[u8]) -> Option<String> {
     serde_json::Deserializer::from_slice(header).deserialize_map(Names).unwrap_or(None)
 }
 
+/// The files of a checkpoint, and the index that names them, if there is one.
+struct Shards {
+    files: Vec<PathBuf>,
+    index: Option<Index>,
+}
+
+/// An index of shards.
+struct Index {
+    /// Its path.
+    place: String,
+    /// The shard of each tensor.
+    shards: BTreeMap<String, String>,
+}
+
+impl Index {
+    /// Checks that the shards hold what the index says. An index of other tensors, such as that of the model before it
+    /// was quantised, says nothing about these.
+    fn check(self, tensors: &Tensors) -> Result<(), CheckpointError> {
+        if !tensors.names().all(|name| self.shards.contains_key(name)) {
+            return Ok(());
+        }
+        let mut named = self.shards.into_iter();
+        match named.find(|(name, _)| tensors.get(name).is_none()) {
+            None => Ok(()),
+            Some((tensor, shard)) => {
+                let [tensor, shard] = [tensor, shard].map(shortened);
+                Err(ConfigProblem::LostTensor { tensor, shard }.at(self.place))
+            }
+        }
+    }
+}
+
 /// The files of a checkpoint: the path itself, the shards that an index names, or every
 /// `.safetensors` file of the directory.
-fn shards(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+fn shards(path: &Path) -> Result<Shards, CheckpointError> {
     let io = |error| CheckpointError::Io { path: path.to_owned(), error };
     if !std::fs::metadata(path).map_err(io)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
+        return Ok(Shards { files: vec![path.to_owned()], index: None });
     }
     let index = path.join("model.safetensors.index.json");
     if index.is_file() {
@@ -305,17 +341,17 @@ fn shards(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     if files.is_empty() {
         return Err(CheckpointError::NoTensors(path.to_owned()));
     }
-    Ok(files)
+    Ok(Shards { files, index: None })
 }
 
-fn indexed(directory: &Path, index: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+fn indexed(directory: &Path, index: &Path) -> Result<Shards, CheckpointError> {
     let value = read_json(index)?;
     let place = index.display().to_string();
     let fault = |problem: ConfigProblem| problem.at(place.as_str());
     let map = value.get("weight_map").and_then(|map| map.as_object());
     let map = map.ok_or_else(|| fault(ConfigProblem::Index("it has no `weight_map` object")))?;
-    let mut files = Vec::new();
-    for name in map.values() {
+    let mut shards = BTreeMap::new();
+    for (tensor, name) in map {
         let no_text = || fault(ConfigProblem::Index("a shard's name is not a string"));
         let name = name.as_str().ok_or_else(no_text)?;
         let mut parts = Path::new(name).components();
@@ -323,14 +359,13 @@ fn indexed(directory: &Path, index: &Path) -> Result<Vec<PathBuf>, CheckpointErr
         if !plain {
             return Err(fault(ConfigProblem::Shard(shortened(name.to_owned()))));
         }
-        files.push(directory.join(name));
+        shards.insert(tensor.clone(), name.to_owned());
     }
-    files.sort();
-    files.dedup();
+    let files: BTreeSet<PathBuf> = shards.values().map(|name| directory.join(name)).collect();
     if files.is_empty() {
         return Err(fault(ConfigProblem::Index("its `weight_map` is empty")));
     }
-    Ok(files)
+    Ok(Shards { files: files.into_iter().collect(), index: Some(Index { place, shards }) })
 }
 
 #[cfg(test)]

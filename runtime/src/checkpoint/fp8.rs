@@ -27,8 +27,8 @@ struct Settings {
     fixed: bool,
     /// Whether x's scales are powers of two.
     powers: bool,
-    /// Layers, or parents of layers, that are not quantised.
-    kept: Vec<String>,
+    /// Layers, or parents of layers, that are not quantised, with the keys that name them.
+    kept: Vec<(&'static str, String)>,
 }
 
 impl Settings {
@@ -44,7 +44,7 @@ impl Settings {
         };
         let mut kept = Vec::new();
         for key in ["modules_to_not_convert", "ignored_layers"] {
-            kept.extend(fields.list(key)?.into_iter().map(str::to_owned));
+            kept.extend(fields.list(key)?.into_iter().map(|name| (key, name.to_owned())));
         }
         Ok(Self {
             block: block(fields)?,
@@ -58,13 +58,13 @@ impl Settings {
         })
     }
 
-    fn keeps(&self, layer: &str) -> bool {
-        let names = |kept: &String| {
-            layer
-                .strip_prefix(kept.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    /// The key by which a layer is not quantised.
+    fn kept_by(&self, layer: &str) -> Option<&'static str> {
+        let names = |kept: &str| {
+            let rest = layer.strip_prefix(kept);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        self.kept.iter().any(names)
+        self.kept.iter().find(|(_, kept)| names(kept)).map(|(key, _)| *key)
     }
 }
 
@@ -100,8 +100,8 @@ fn recognise(
     settings: &Settings,
     scale: &str,
 ) -> Result<Recognised, CheckpointError> {
-    if settings.keeps(layer) {
-        return Err(LayerError::excluded(layer, "modules_to_not_convert").into());
+    if let Some(key) = settings.kept_by(layer) {
+        return Err(LayerError::excluded(layer, key).into());
     }
     if SCALES.iter().all(|name| source.tensor(layer, name).is_some()) {
         let what = "the layer has both `weight_scale_inv` and `weight_scale`";

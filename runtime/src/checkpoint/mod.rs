@@ -34,7 +34,7 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use config::{Config, ConfigProblem};
+pub use config::{CONFIG_FILES, Config, ConfigProblem};
 pub use describe::{Description, Extras, describe};
 pub(crate) use experts::of_expert;
 pub use experts::{

@@ -208,12 +208,16 @@ pub(super) fn layers(source: &LayerSource<'_>) -> Result<Found, CheckpointError>
         Some(group) => Some(group),
         None => group_of_groups(fields)?.filter(|_| !mixed),
     };
-    let mut exclude = fields.list("exclude_modules")?;
-    exclude.extend(fields.list("ignore")?);
-    let exclude = Compiler::new().list(exclude, Compiler::glob)?;
+    let mut compiler = Compiler::new();
+    let mut excluded_by = |key: &'static str| -> Result<_, CheckpointError> {
+        Ok((key, compiler.list(fields.list(key)?, Compiler::glob)?))
+    };
+    let excluded = [excluded_by("exclude_modules")?, excluded_by("ignore")?];
     let recognise = |layer: &str| -> Result<Recognised, CheckpointError> {
-        if exclude.any(layer)? {
-            return Err(LayerError::excluded(layer, "exclude_modules").into());
+        for (key, patterns) in &excluded {
+            if patterns.any(layer)? {
+                return Err(LayerError::excluded(layer, key).into());
+            }
         }
         if let Some(algorithm) = one {
             return Reader { source, layer, group }.read(algorithm);

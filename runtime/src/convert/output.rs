@@ -15,8 +15,8 @@ use crate::atomic_file::AtomicFile;
 use crate::atomic_folder::AtomicFolder;
 use crate::checkpoint::storage::Storage;
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointFormat, Entry, GgufEntry, LayerFault, Writer,
-    default_keys, element_dtype, element_number, gguf_header, header, tensor_name,
+    CONFIG_FILES, Checkpoint, CheckpointError, CheckpointFormat, Entry, GgufEntry, LayerFault,
+    Writer, default_keys, element_dtype, element_number, gguf_header, header, tensor_name,
     unwritable_in_gguf,
 };
 use crate::pack::Slots;
@@ -512,10 +512,9 @@ impl ConversionPlan<'_> {
             let (Some(name), Some(kind)) = (path.file_name(), path.extension()) else { continue };
             let small =
                 ["json", "txt", "model", "jinja", "tiktoken", "py"].iter().any(|end| kind == *end);
-            let told = ["quantize_config.json", "quant_config.json", "hf_quant_config.json"];
             let ours = folder.join(name).exists()
                 || name.to_string_lossy().ends_with(".index.json")
-                || told.iter().any(|known| name == *known);
+                || CONFIG_FILES.iter().any(|known| name == *known);
             if small && !ours && path.is_file() {
                 std::fs::copy(&path, folder.join(name))?;
             }

@@ -6,6 +6,9 @@
 //! experts, `ref.X` with X the last part of the name, stored as [E, K, N]. If a file has a weight
 //! and no product, both weights are multiplied with a random x. Whole expert layers are in `experts`.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use quantloom_dsl::format::{BF16, F16, F32, FloatFormat, Number, Overflow};
 use quantloom_dsl::{ActivationChoice, Scheme};
 use quantloom_runtime::backend::Backend;
@@ -33,6 +36,8 @@ pub enum Subject {
     Layer,
     /// The experts that a router chooses, and their weights, compared by their norm.
     Routing,
+    /// Nothing: no layer goes with a reference, or the other half of its pair is not there.
+    Nothing,
     /// The result of a whole expert layer by the reference in f64, compared by its norm; what a device
     /// computes of the layer is a product.
     Reference,
@@ -66,21 +71,110 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Compares every layer that has references; the backend computes the products.
+/// Compares every layer that has references; the backend computes the products. A reference that was not
+/// compared is [`Verdict::NotChecked`].
 pub fn check(checkpoint: &Checkpoint, backend: &dyn Backend) -> Vec<Finding> {
-    let tensors = checkpoint.tensors();
+    let references = References::new(checkpoint.tensors());
     let alone = checkpoint.layers().count() == 1;
     let mut findings = Vec::new();
     for (name, layer) in checkpoint.layers() {
+        let references = references.of(name, alone);
         match layer {
             Ok(layer) => {
-                standard(|| check_layer(layer, backend, tensors, alone, &mut findings));
+                standard(|| check_layer(layer, backend, &references, &mut findings));
             }
-            Err(error) => findings.push(failed(name, error)),
+            Err(error) => {
+                references.use_all();
+                findings.push(failed(name, error));
+            }
         }
     }
-    standard(|| experts::check(checkpoint, backend, &mut findings));
+    standard(|| experts::check(checkpoint, backend, &references, &mut findings));
+    findings.extend(references.unused().map(|name| Finding {
+        layer: name.to_owned(),
+        subject: Subject::Nothing,
+        error: None,
+        bound: None,
+        unit: "",
+        verdict: Verdict::NotChecked("no layer, or no other reference, goes with it".to_owned()),
+    }));
     findings
+}
+
+/// The tensors `ref.*` of a checkpoint, and which of them were used.
+struct References<'c> {
+    tensors: &'c Tensors,
+    used: RefCell<BTreeSet<String>>,
+}
+
+impl<'c> References<'c> {
+    fn new(tensors: &'c Tensors) -> Self {
+        Self { tensors, used: RefCell::default() }
+    }
+
+    /// Those of a layer, whose name may be left out if it is the only one.
+    fn of<'r>(&'r self, layer: &'r str, alone: bool) -> LayerReferences<'r, 'c> {
+        LayerReferences { all: self, layer, alone }
+    }
+
+    /// The names of those that were not used.
+    fn unused(&self) -> impl Iterator<Item = &'c str> {
+        let names = self.tensors.names().filter(|name| name.starts_with("ref."));
+        names.filter(|name| !self.used.borrow().contains(*name))
+    }
+}
+
+/// The references of a layer.
+struct LayerReferences<'r, 'c> {
+    all: &'r References<'c>,
+    layer: &'r str,
+    alone: bool,
+}
+
+impl<'c> LayerReferences<'_, 'c> {
+    /// A tensor by the names that it may have.
+    fn first(&self, names: impl IntoIterator<Item = String>) -> Option<(String, &'c Tensor)> {
+        names.into_iter().find_map(|name| {
+            let tensor = self.all.tensors.get(&name)?;
+            Some((name, tensor))
+        })
+    }
+
+    /// The reference of a kind: `weight`, `x`, `y`.
+    fn find(&self, what: &str) -> Option<(String, &'c Tensor)> {
+        let short = self.alone.then(|| format!("ref.{what}"));
+        self.first([format!("ref.{}.{what}", self.layer)].into_iter().chain(short))
+    }
+
+    fn take(&self, (name, tensor): (String, &'c Tensor)) -> &'c Tensor {
+        self.all.used.borrow_mut().insert(name);
+        tensor
+    }
+
+    /// The reference of a kind, which is used.
+    fn one(&self, what: &str) -> Option<&'c Tensor> {
+        Some(self.take(self.find(what)?))
+    }
+
+    /// The weights of stacked experts, by the last part of the layer's name.
+    fn stack(&self) -> Option<&'c Tensor> {
+        let last = self.layer.rsplit('.').next().unwrap_or_default();
+        Some(self.take(self.first([format!("ref.{last}")])?))
+    }
+
+    /// x and y, which are used if both are there.
+    fn product(&self) -> Option<(&'c Tensor, &'c Tensor)> {
+        let (x, y) = self.find("x").zip(self.find("y"))?;
+        Some((self.take(x), self.take(y)))
+    }
+
+    /// Takes all of the layer for used, since what is wrong with the layer is said.
+    fn use_all(&self) {
+        let own = format!("ref.{}.", self.layer);
+        let names = self.all.unused().filter(|name| self.alone || name.starts_with(&own));
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        self.all.used.borrow_mut().extend(names);
+    }
 }
 
 fn failed(layer: &str, error: impl std::fmt::Display) -> Finding {
@@ -94,21 +188,11 @@ fn failed(layer: &str, error: impl std::fmt::Display) -> Finding {
     }
 }
 
-/// The reference of a layer, whose name may be omitted if it is the only layer.
-fn reference<'a>(
-    tensors: &'a Tensors,
-    layer: &Layer,
-    alone: bool,
-    what: &str,
-) -> Option<&'a Tensor> {
-    let named = tensors.get(&format!("ref.{}.{what}", layer.name()));
-    named.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
-}
-
 /// The tokens that [`check`] multiplies a layer with.
 pub fn tokens(checkpoint: &Checkpoint, layer: &Layer) -> usize {
     let alone = checkpoint.layers().count() == 1;
-    match reference(checkpoint.tensors(), layer, alone, "x").map(Tensor::shape) {
+    let references = References::new(checkpoint.tensors());
+    match references.of(layer.name(), alone).one("x").map(Tensor::shape) {
         Some([rows @ .., _]) => rows.iter().product(),
         _ => OWN_TOKENS,
     }
@@ -117,32 +201,32 @@ pub fn tokens(checkpoint: &Checkpoint, layer: &Layer) -> usize {
 fn check_layer(
     layer: &Layer,
     backend: &dyn Backend,
-    tensors: &Tensors,
-    alone: bool,
+    references: &LayerReferences<'_, '_>,
     findings: &mut Vec<Finding>,
 ) {
-    let reference = |what: &str| reference(tensors, layer, alone, what);
-    let last = layer.name().rsplit('.').next().unwrap_or("");
-    let stacked = tensors.get(&format!("ref.{last}"));
-    if reference("weight").is_none() && stacked.is_none() && reference("y").is_none() {
+    let weight = references.one("weight");
+    let stacked = match weight {
+        Some(_) => None,
+        None => references.stack(),
+    };
+    let product = references.product();
+    if weight.is_none() && stacked.is_none() && product.is_none() {
         return;
     }
     let unpacked = match layer.unpack() {
         Ok(unpacked) => unpacked,
         Err(error) => return findings.push(failed(layer.name(), error)),
     };
-    let expected = reference("weight").map(|tensor| (tensor, false));
+    let expected = weight.map(|tensor| (tensor, false));
     if let Some((tensor, transposed)) = expected.or(stacked.map(|tensor| (tensor, true))) {
         findings.push(check_weight(layer, &unpacked, tensor, transposed));
     }
-    match (reference("x"), reference("y"), reference("weight")) {
-        (Some(x), Some(y), _) => {
-            findings.push(check_product(layer, backend, &unpacked, x, y));
-        }
-        (_, None, Some(weight)) => {
+    match (product, weight) {
+        (Some((x, y)), _) => findings.push(check_product(layer, backend, &unpacked, x, y)),
+        (None, Some(weight)) => {
             findings.extend(check_own_product(layer, backend, &unpacked, weight));
         }
-        _ => {}
+        (None, None) => {}
     }
 }
 

@@ -6,7 +6,7 @@ use quantloom::dsl::Scheme;
 use quantloom::runtime::checkpoint::{Checkpoint, CheckpointExperts, ExpertSizes, ExpertsProblem};
 use serde_json::{Value, json};
 
-use super::super::{labels, size};
+use super::super::{labels, size, without_shared};
 
 /// What is shown of the quantised expert layers of a checkpoint.
 #[derive(Default)]
@@ -37,6 +37,9 @@ pub(super) fn rows(checkpoint: &Checkpoint) -> Shown<'_> {
         let Some(schemes) = experts.stored_schemes() else { continue };
         if let Err(error) = experts.layer() {
             shown.notes.push(error.to_string());
+        }
+        if let Some(shared) = experts.missing_shared() {
+            shown.notes.push(format!("\"{name}\": {}", without_shared(shared)));
         }
         let bits = bits_per_weight(&experts);
         shown.rows.push([
@@ -100,6 +103,7 @@ fn value(
             "router": experts.router().is_ok(),
             "score_bias": experts.score_bias().is_some(),
             "shared": experts.shared().map(|shared| shared.layer().name()),
+            "missing_shared": experts.missing_shared(),
         },
     })
 }

@@ -88,8 +88,8 @@ pub(super) fn run(
         bail!("x is {:?}; its last dimension must be H = {}", x.shape, layer.hidden);
     }
     let tokens = x.values.len() / layer.hidden as usize;
-    if let Some(taken) = scheme.activation_for(x.own).filter(|taken| taken.converted().is_some()) {
-        eprint_line(&format!("quantloom: note: {taken}"));
+    if let Some(shared) = experts.missing_shared() {
+        eprint_line(&format!("quantloom: note: {}", super::super::without_shared(shared)));
     }
     let mut options = ExpertOptions::default();
     if of.input_scales == ScalesArgument::Largest {
@@ -111,6 +111,8 @@ pub(super) fn run(
         ExpertsProblem::Expert(why) => refused(*why),
         _ => error.into(),
     })?;
+    let [rounded, _] = prepared.op().rounds_x(x.own);
+    super::note_input(scheme, false, x.own, rounded);
     let explained = arguments.explain.then(|| prepared.op().explain(tokens));
     let choice = Choice::of(of, &experts, &x, tokens)?;
     let (ids, weights) = choice.chosen(&prepared, tokens * layer.top_k as usize)?;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use quantloom_dsl::experts::{ExpertLayer, Gate, Routing, Score};
 
-use super::super::models::{ExpertNames, FAMILIES};
+use super::super::models::{ExpertNames, FAMILIES, ModelConfig};
 use super::super::{Checkpoint, Tensor, tensor_name};
 use super::collect::Collector;
-use super::names::beside;
+use super::names;
 use super::router::{Router, SharedExpert, check_floats, vector};
 use super::{
     CheckpointExperts, CheckpointExpertsError, ExpertSizes, ExpertsProblem, LAYER_TEXT_KEY,
@@ -40,7 +40,7 @@ pub(super) fn assemble<'c>(
         known.ok_or_else(|| fault(nothing()))
     });
     let beside = Beside { checkpoint, name, names: known_names(family) };
-    let (router, tried) = beside.router(sizes).map_err(fault)?;
+    let router = beside.router(sizes);
     let score_bias = beside.score_bias(sizes).map_err(fault)?;
     let gate = described.as_ref().ok().map(|layer| layer.gate);
     let shared = match gate {
@@ -48,7 +48,19 @@ pub(super) fn assemble<'c>(
         None => None,
     };
     let name = name.to_owned();
-    Ok(CheckpointExperts { name, sizes, described, weights, router, score_bias, shared, tried })
+    let expected = checkpoint.model.as_ref().filter(|_| shared.is_none());
+    let expected = expected.and_then(ModelConfig::shared_expert);
+    let missing_shared = expected.map(|shared| names::beside(&name, shared));
+    Ok(CheckpointExperts {
+        name,
+        sizes,
+        described,
+        weights,
+        router,
+        score_bias,
+        shared,
+        missing_shared,
+    })
 }
 
 /// What the files say of all expert layers: the metadata's text, else the model's configuration.
@@ -79,29 +91,29 @@ struct Beside<'c, 'n> {
 impl<'c> Beside<'c, '_> {
     /// The different names of something, with the module that the experts are a part of.
     fn full(&self, of: impl Fn(&ExpertNames) -> Option<&'static str>) -> BTreeSet<String> {
-        let names = self.names.iter().filter_map(|names| of(names));
-        names.map(|name| beside(self.name, name)).collect()
+        let found = self.names.iter().filter_map(|names| of(names));
+        found.map(|name| names::beside(self.name, name)).collect()
     }
 
     fn tensor(&self, name: &str) -> Option<&'c Tensor> {
         self.checkpoint.tensors.get(name)
     }
 
-    /// The router, and the names that it may have.
-    fn router(
-        &self,
-        sizes: ExpertSizes,
-    ) -> Result<(Option<Router<'c>>, Vec<String>), ExpertsProblem> {
+    /// The router. Callers that route themselves need none, so that what is wrong with a router does not refuse the layer.
+    fn router(&self, sizes: ExpertSizes) -> Result<Router<'c>, ExpertsProblem> {
         let names = self.full(|names| Some(names.router));
         let tried: Vec<String> = names.iter().map(|name| tensor_name(name, "weight")).collect();
+        if let Some(name) = names.iter().find(|name| self.checkpoint.recognised(name).is_some()) {
+            return Err(ExpertsProblem::QuantisedRouter(name.clone()));
+        }
         for (name, weight) in names.iter().zip(&tried) {
             let Some(tensor) = self.tensor(weight) else { continue };
             let bias = tensor_name(name, "bias");
             let found = self.tensor(&bias).map(|tensor| (bias.as_str(), tensor));
             let dims = [u64::from(sizes.experts), sizes.hidden];
-            return Ok((Some(Router::new((weight, tensor), found, dims)?), tried));
+            return Router::new((weight, tensor), found, dims);
         }
-        Ok((None, tried))
+        Err(ExpertsProblem::NoRouter { tried })
     }
 
     fn score_bias(&self, sizes: ExpertSizes) -> Result<Option<Vec<f32>>, ExpertsProblem> {
@@ -149,20 +161,27 @@ impl<'c> Beside<'c, '_> {
                 return Err(fault(ExpertsProblem::Shape { expert: 0, matrix, found, expected }));
             }
             let gates = self.full(|names| names.shared_gate);
-            let gates = gates.iter().map(|name| tensor_name(name, "weight"));
-            let gate = gates.into_iter().find_map(|name| Some((self.tensor(&name)?, name)));
-            if let Some((tensor, name)) = &gate {
-                check_floats(name, tensor, &[1, hidden]).map_err(fault)?;
+            let gates: Vec<String> = gates.iter().map(|name| tensor_name(name, "weight")).collect();
+            let gate = gates.iter().find_map(|name| Some((self.tensor(name)?, name)));
+            match (&gate, gates.first()) {
+                (Some((tensor, name)), _) => {
+                    check_floats(name, tensor, &[1, hidden]).map_err(fault)?;
+                }
+                // Of the family that the model is of, if that is known.
+                (None, Some(name)) if self.names.len() == 1 => {
+                    return Err(fault(ExpertsProblem::NoSharedGate(name.clone())));
+                }
+                (None, _) => {}
             }
             let layer = CheckpointExperts {
                 name,
                 sizes,
                 described: Ok(layer),
                 weights,
-                router: None,
+                router: Err(ExpertsProblem::NoRouter { tried: Vec::new() }),
                 score_bias: None,
                 shared: None,
-                tried: Vec::new(),
+                missing_shared: None,
             };
             return Ok(Some(SharedExpert { layer, gate: gate.map(|(tensor, _)| tensor) }));
         }

@@ -146,6 +146,9 @@ pub enum ExpertsProblem {
         /// The dimensions that it has to have.
         expected: Vec<u64>,
     },
+    /// The gate of the shared expert is not there; models of this family have one.
+    #[error("the shared expert has no gate \"{0}\"")]
+    NoSharedGate(String),
     /// Nothing describes the layer.
     #[error(
         "nothing says its routing: {}; the layer can be given as text, such as `{example}`",
@@ -174,12 +177,23 @@ pub enum ExpertsProblem {
     /// The expert map has more places than experts.
     #[error("the expert map has no expert at place {0}")]
     EmptyPlace(usize),
+    /// The expert map has two experts at one place, whose weights differ.
+    #[error("the expert map has the experts {} and {} at place {place}", experts[0], experts[1])]
+    TwoAtPlace {
+        /// The place.
+        place: usize,
+        /// The first two experts that it has there.
+        experts: [u32; 2],
+    },
     /// The routing needs logits, and the checkpoint has no router.
     #[error("the checkpoint has no router of this layer: none of the tensors {}", tried.join(", "))]
     NoRouter {
         /// The names that a router may have.
         tried: Vec<String>,
     },
+    /// The routing needs logits, and the router is quantised.
+    #[error("the router \"{0}\" is quantised, and only routers of floats are read")]
+    QuantisedRouter(String),
     /// A stack's scheme has values that are of rows of both shards.
     #[error(transparent)]
     Unpack(Box<UnpackError>),

@@ -14,19 +14,24 @@ pub(super) struct LocalExperts<'a> {
 }
 
 impl<'a> LocalExperts<'a> {
-    /// The experts that a map has here. Of several experts at one place the first is taken.
+    /// The experts that a map has here.
     ///
     /// # Errors
-    /// [`ExpertsProblem::EmptyPlace`].
+    /// [`ExpertsProblem::EmptyPlace`], [`ExpertsProblem::TwoAtPlace`].
     pub(super) fn new(
         source: &'a dyn ExpertSource,
         map: &ExpertMap,
     ) -> Result<Self, ExpertsProblem> {
         let at = |place: usize| {
             let here = |found: &i32| usize::try_from(*found) == Ok(place);
-            let expert = map.places().iter().position(here);
-            let expert = expert.and_then(|expert| u32::try_from(expert).ok());
-            expert.ok_or(ExpertsProblem::EmptyPlace(place))
+            let mut experts = (0u32..).zip(map.places()).filter(|(_, found)| here(found));
+            match (experts.next(), experts.next()) {
+                (None, _) => Err(ExpertsProblem::EmptyPlace(place)),
+                (Some((expert, _)), None) => Ok(expert),
+                (Some((first, _)), Some((second, _))) => {
+                    Err(ExpertsProblem::TwoAtPlace { place, experts: [first, second] })
+                }
+            }
         };
         Ok(Self { source, experts: (0..map.local()).map(at).collect::<Result<_, _>>()? })
     }

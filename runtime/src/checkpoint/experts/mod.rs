@@ -42,10 +42,10 @@ pub struct CheckpointExperts<'c> {
     sizes: ExpertSizes,
     described: Result<ExpertLayer, CheckpointExpertsError>,
     weights: StoredExperts<'c>,
-    router: Option<Router<'c>>,
+    router: Result<Router<'c>, ExpertsProblem>,
     score_bias: Option<Vec<f32>>,
     shared: Option<Box<SharedExpert<'c>>>,
-    tried: Vec<String>,
+    missing_shared: Option<String>,
 }
 
 /// The sizes of the stored matrices.
@@ -207,10 +207,12 @@ impl<'c> CheckpointExperts<'c> {
     /// The router, if the checkpoint has it.
     ///
     /// # Errors
-    /// [`ExpertsProblem::NoRouter`].
+    /// [`ExpertsProblem::NoRouter`], [`ExpertsProblem::QuantisedRouter`], [`ExpertsProblem::Router`]. Callers
+    /// that choose experts themselves do not need a router.
     pub fn router(&self) -> Result<&Router<'c>, CheckpointExpertsError> {
-        let missing = || ExpertsProblem::NoRouter { tried: self.tried.clone() };
-        self.router.as_ref().ok_or_else(|| CheckpointExpertsError::of(&self.name, missing()))
+        let problem =
+            |problem: &ExpertsProblem| CheckpointExpertsError::of(&self.name, problem.clone());
+        self.router.as_ref().map_err(problem)
     }
 
     /// The score bias `[E]`, if the checkpoint has it.
@@ -221,6 +223,12 @@ impl<'c> CheckpointExperts<'c> {
     /// The expert that every token meets, if the checkpoint has one.
     pub fn shared(&self) -> Option<&SharedExpert<'c>> {
         self.shared.as_deref()
+    }
+
+    /// The name of the shared expert, if the model's configuration has one and the files do not: their layer is that of the
+    /// chosen experts alone, as files of a single layer may be.
+    pub fn missing_shared(&self) -> Option<&str> {
+        self.missing_shared.as_deref()
     }
 
     /// The matrices of an expert as reals; those of quantised ones are rounded to `f32`.

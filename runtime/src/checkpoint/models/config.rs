@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::super::CheckpointError;
 use super::super::config::{Config, parse_json, read_json};
 use super::super::files::Tensors;
-use super::ModelFamily;
+use super::{ModelFamily, SharedExperts};
 
 /// A model's configuration, and the family that it names.
 #[derive(Clone, Debug)]
@@ -21,6 +21,19 @@ impl ModelConfig {
     /// The family, if `model_type` is known.
     pub(in super::super) fn family(&self) -> Option<&'static ModelFamily> {
         ModelFamily::of_type(&self.model_type)
+    }
+
+    /// The name of the shared expert, below the module of the experts, if the configuration says that there is one.
+    pub(in super::super) fn shared_expert(&self) -> Option<&'static str> {
+        let family = self.family()?;
+        let there = match family.shared {
+            SharedExperts::Never => false,
+            SharedExperts::Always => true,
+            SharedExperts::Above0(key) => {
+                self.config.value.get(key).and_then(Value::as_f64).is_some_and(|count| count > 0.0)
+            }
+        };
+        family.names.shared.filter(|_| there)
     }
 }
 

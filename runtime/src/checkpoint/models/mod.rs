@@ -21,6 +21,8 @@ pub struct ModelFamily {
     pub model_types: &'static [&'static str],
     /// The tensors of an expert layer.
     pub names: ExpertNames,
+    /// Whether its models have a shared expert.
+    pub shared: SharedExperts,
     /// Keys of E, the first that is there.
     pub experts: &'static [&'static str],
     /// Keys of k.
@@ -62,6 +64,17 @@ pub enum Setting<T: 'static> {
         /// What is meant without the key.
         otherwise: T,
     },
+}
+
+/// Whether models of a family have a shared expert.
+#[derive(Clone, Copy, Debug)]
+pub enum SharedExperts {
+    /// None has.
+    Never,
+    /// Each has.
+    Always,
+    /// Those have, in whose configuration the number of a key is above 0.
+    Above0(&'static str),
 }
 
 /// Where the gate is from.

@@ -5,7 +5,7 @@
 
 use quantloom_dsl::experts::Score;
 
-use super::{ExpertNames, GateSource, ModelFamily, Setting, StackedFloats};
+use super::{ExpertNames, GateSource, ModelFamily, Setting, SharedExperts, StackedFloats};
 
 /// gate, up and down as most models call them.
 const PROJECTIONS: ExpertNames = ExpertNames {
@@ -54,6 +54,7 @@ const METHOD_WITH_GROUPS: &[(&str, bool)] =
 const SOFTMAX: ModelFamily = ModelFamily {
     model_types: &[],
     names: PROJECTIONS,
+    shared: SharedExperts::Never,
     experts: &["num_experts", "num_local_experts"],
     top_k: &["num_experts_per_tok"],
     hidden: &["hidden_size"],
@@ -72,6 +73,7 @@ const SOFTMAX: ModelFamily = ModelFamily {
 const DEEPSEEK_V3: ModelFamily = ModelFamily {
     model_types: &["deepseek_v3", "kimi_k2"],
     names: WITH_BIAS,
+    shared: SharedExperts::Above0("n_shared_experts"),
     experts: &["n_routed_experts", "num_local_experts"],
     score: scoring(Score::Sigmoid),
     bias: Setting::Key { key: "topk_method", words: METHOD_WITH_BIAS, otherwise: true },
@@ -99,6 +101,7 @@ pub const FAMILIES: &[ModelFamily] = &[
             shared_gate: Some("shared_expert_gate"),
             ..PROJECTIONS
         },
+        shared: SharedExperts::Always,
         ..SOFTMAX
     },
     ModelFamily { model_types: &["qwen3_moe", "olmoe"], ..SOFTMAX },
@@ -157,6 +160,7 @@ pub const FAMILIES: &[ModelFamily] = &[
             stacked: StackedFloats { transposed: true, interleaved: false },
             ..PROJECTIONS
         },
+        shared: SharedExperts::Always,
         experts: &["num_local_experts"],
         intermediate: &["intermediate_size"],
         score: Setting::Always(Score::Sigmoid),

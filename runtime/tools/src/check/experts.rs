@@ -23,7 +23,7 @@ use quantloom_runtime::tensor::reals;
 mod bound;
 
 use self::bound::device_bound;
-use super::{Finding, Subject, Verdict, failed, finding, relative_norm};
+use super::{Finding, References, Subject, Verdict, failed, finding, relative_norm};
 use crate::conformance::experts::Choice;
 use crate::forward::Input;
 use crate::forward::experts::{PreparedExperts, converts, sums};
@@ -38,23 +38,29 @@ const IN_F32: f64 = 1e-6;
 const ROUNDED: f64 = 4e-4;
 
 /// Compares every expert layer that has references; the backend computes y.
-pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &mut Vec<Finding>) {
+pub(super) fn check(
+    checkpoint: &Checkpoint,
+    backend: &dyn Backend,
+    references: &References<'_>,
+    findings: &mut Vec<Finding>,
+) {
     let layers: Vec<_> = checkpoint.expert_layers().collect();
     let alone = layers.len() == 1;
     for (name, experts) in layers {
-        let tensor = |what: &str| reference(checkpoint, &name, what, alone);
+        let references = references.of(&name, alone);
         let experts = match experts {
             Ok(experts) => experts,
             // A layer of floats may be anything that is named so.
-            Err(error) if tensor("y").is_some() || !is_float(&error) => {
+            Err(error) if references.find("y").is_some() || !is_float(&error) => {
+                references.use_all();
                 findings.push(failed(&name, error));
                 continue;
             }
             Err(_) => continue,
         };
-        if let (Some(x), Some(y)) = (tensor("x"), tensor("y")) {
-            let references =
-                References { x, y, router: [0, 1, 2].map(|n| tensor(&format!("router_{n}"))) };
+        if let Some((x, y)) = references.product() {
+            let router = [0, 1, 2].map(|n| references.one(&format!("router_{n}")));
+            let references = LayerTensors { x, y, router };
             if let Err(verdict) = compare(&experts, &references, backend, findings) {
                 findings.push(finding(&name, Subject::Product, Err(verdict), None));
             }
@@ -62,22 +68,11 @@ pub(super) fn check(checkpoint: &Checkpoint, backend: &dyn Backend, findings: &m
     }
 }
 
-/// A reference of an expert layer, which may leave out the name of the only one.
-fn reference<'c>(
-    checkpoint: &'c Checkpoint,
-    name: &str,
-    what: &str,
-    alone: bool,
-) -> Option<&'c Tensor> {
-    let tensors = checkpoint.tensors();
-    let own = tensors.get(&format!("ref.{name}.{what}"));
-    own.or_else(|| if alone { tensors.get(&format!("ref.{what}")) } else { None })
-}
-
 /// Rows of x in the reference of an expert layer; 1 if there is no reference.
 pub fn expert_tokens(checkpoint: &Checkpoint, experts: &CheckpointExperts<'_>) -> usize {
     let alone = checkpoint.expert_layers().count() == 1;
-    let x = reference(checkpoint, experts.name(), "x", alone).map(Tensor::shape);
+    let references = References::new(checkpoint.tensors());
+    let x = references.of(experts.name(), alone).one("x").map(Tensor::shape);
     x.and_then(|dims| dims.first().copied()).unwrap_or(1)
 }
 
@@ -87,7 +82,7 @@ fn is_float(error: &CheckpointExpertsError) -> bool {
 }
 
 /// What the file says of an expert layer.
-struct References<'c> {
+struct LayerTensors<'c> {
     x: &'c Tensor,
     y: &'c Tensor,
     /// Logits, router weights, ids.
@@ -100,7 +95,7 @@ fn fail(what: impl Into<String>) -> Verdict {
 
 fn compare(
     experts: &CheckpointExperts<'_>,
-    references: &References<'_>,
+    references: &LayerTensors<'_>,
     backend: &dyn Backend,
     findings: &mut Vec<Finding>,
 ) -> Result<(), Verdict> {
@@ -158,7 +153,7 @@ fn compare(
 fn choices(
     experts: &CheckpointExperts<'_>,
     layer: &ExpertLayer,
-    references: &References<'_>,
+    references: &LayerTensors<'_>,
     x: &Input,
     findings: &mut Vec<Finding>,
 ) -> Result<(Choices, Option<Vec<f32>>), Verdict> {
@@ -166,13 +161,12 @@ fn choices(
     let not_floats = |what: &str| fail(format!("ref.{what} is not a float tensor"));
     let weights = weights.map(|of| reals(of).ok_or_else(|| not_floats("router_1"))).transpose()?;
     let ids = ids.map(integers).transpose()?;
-    let Ok(router) = experts.router() else {
-        let (Some(ids), Some(weights)) = (ids, weights) else {
-            return Err(Verdict::NotChecked(
-                "the file has neither a router nor its choices".to_owned(),
-            ));
-        };
-        return Ok((Choices { ids, weights }, None));
+    let router = match experts.router() {
+        Ok(router) => router,
+        Err(error) => match ids.zip(weights) {
+            Some((ids, weights)) => return Ok((Choices { ids, weights }, None)),
+            None => return Err(Verdict::NotChecked(error.to_string())),
+        },
     };
     let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
     let ours = router.logits(&values);
