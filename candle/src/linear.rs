@@ -12,6 +12,7 @@ use quantloom::runtime::weight_data::WeightData;
 
 #[cfg(feature = "cuda")]
 use crate::cuda::CudaWeight;
+use crate::experts::elements;
 use crate::{cpu, stored};
 
 /// A quantised linear layer, `y = x w^T + bias`: x is [.., K], y [.., N].
@@ -171,16 +172,13 @@ impl QuantLinear {
     /// The elements of x within its storage, M, and the dimensions of y.
     fn sizes(&self, x: &Layout) -> Result<(std::ops::Range<usize>, usize, Shape)> {
         let (n, k) = (self.n, self.k);
-        let Some((last, rows)) = x.dims().split_last().filter(|(last, _)| **last == k) else {
+        let Some((_, rows)) = x.dims().split_last().filter(|(last, _)| **last == k) else {
             bail!("x is {:?}; a weight of {n} x {k} takes rows of {k}", x.shape())
         };
-        let Some((start, end)) = x.contiguous_offsets() else {
-            bail!("x is not contiguous: {x:?}")
-        };
-        debug_assert_eq!(*last, k);
+        let elements = elements(x)?;
         let mut dims = rows.to_vec();
         dims.push(n);
-        Ok((start..end, rows.iter().product(), dims.into()))
+        Ok((elements, rows.iter().product(), dims.into()))
     }
 }
 

@@ -14,7 +14,7 @@ const ALLOWED: Allowed<'_> = &[
     ("schedule", &["ir", "plan", "target"]),
     ("support", &["plan", "schedule", "target"]),
     ("expand", &["emit", "plan", "target"]),
-    ("catalogue", &["emit", "ir", "plan", "target"]),
+    ("catalogue", &["emit", "plan", "target"]),
     ("jit", &["emit", "ir", "plan", "schedule", "sim", "target"]),
 ];
 

@@ -151,17 +151,7 @@ fn pairs_are_grouped_where_that_was_measured() {
 fn keys_of_grouped_pairs_give_their_kernels() {
     let text = "weight: u4 - 8, scale: bf16 per 1x128, pack: u32 [k:8 | k, n], activation: bf16";
     let scheme = scheme(("few", text));
-    let request = Request {
-        scheme: &scheme,
-        activation: &scheme.activations[0],
-        input_dtype: BF16,
-        target: "sm_90a",
-        n: 96,
-        k: 256,
-        x_columns: 256,
-        scales_in_range: false,
-        layout_of_range: false,
-    };
+    let request = Request::new(&scheme, &scheme.activations[0], BF16, "sm_90a", [96, 256]);
     let stack = stack(ExpertProduct::GateUp, 32, 4);
     let asked = asked(Stack { gate: Some(Gate::Silu), direct: true, ..stack }, None, BF16);
     for (tokens, groups) in [(1, false), (2, false), (4, true), (8, true)] {

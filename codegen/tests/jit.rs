@@ -24,17 +24,7 @@ fn request(scheme: &Scheme, activation: usize, shape: (u64, u64)) -> Request<'_>
     let activation = &scheme.activations[activation];
     let Activation::Float(Number::Float(own)) = *activation else { panic!("{activation:?}") };
     let (n, k) = shape;
-    Request {
-        scheme,
-        activation,
-        input_dtype: own,
-        target: "sm_90a",
-        n,
-        k,
-        x_columns: k,
-        scales_in_range: false,
-        layout_of_range: false,
-    }
+    Request::new(scheme, activation, own, "sm_90a", [n, k])
 }
 
 /// A kernel says how it rounds weights: the bound of its error is made of that.
@@ -257,17 +247,7 @@ fn tiles_of_the_device_come_first() {
 fn who_makes_the_operand_follows_from_the_tile() {
     let text = "w8a8 { weight: i8, scale: bf16 per channel, pack: [k, n], activation: i8 { scale: own per token } }";
     let scheme = parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
-    let of = |k| Request {
-        scheme: &scheme,
-        activation: &scheme.activations[0],
-        input_dtype: BF16,
-        target: "sm_90a",
-        n: 256,
-        k,
-        x_columns: k,
-        scales_in_range: false,
-        layout_of_range: false,
-    };
+    let of = |k| Request::new(&scheme, &scheme.activations[0], BF16, "sm_90a", [256, k]);
     let makes = |key: &KernelKey| key.schedule.parameters.contains_key("makes_operand");
     let request = of(4096);
     let (model, table) = (Jit.choose(&request, 1).unwrap(), Arc::new(Tiles::default()));

@@ -158,10 +158,10 @@ fn what_a_tile_does_not_take_is_said() {
     let shape = TileShape::choose(&problem, 64).unwrap();
     for (wrong, rule) in [
         (TileShape { tokens: 48, ..shape }, "tokens must be"),
-        (TileShape { rows: 24, ..shape }, "a warp has"),
-        (TileShape { rows: 1024, ..shape }, "a warp has"),
-        (TileShape { warps: 0, ..shape }, "a warp has"),
-        (TileShape { warps: 16, tokens: 16, ..shape }, "the threads copy"),
+        (TileShape { rows: 24, ..shape }, "a warp must have"),
+        (TileShape { rows: 1024, ..shape }, "a warp must have"),
+        (TileShape { warps: 0, ..shape }, "a warp must have"),
+        (TileShape { warps: 16, tokens: 16, ..shape }, "the tokens that the threads copy"),
         (TileShape { stages: 1, ..shape }, "stages must be"),
         (TileShape { splits: 33, ..shape }, "splits must be"),
     ] {

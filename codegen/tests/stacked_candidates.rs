@@ -161,17 +161,7 @@ fn candidates_assemble() {
 
 /// What is asked of the compiler for a layer of Qwen3's sizes.
 fn of_layer(scheme: &Scheme) -> (Request<'_>, Stacked) {
-    let request = Request {
-        scheme,
-        activation: &scheme.activations[0],
-        input_dtype: BF16,
-        target: "sm_90a",
-        n: 768,
-        k: 2048,
-        x_columns: 2048,
-        scales_in_range: false,
-        layout_of_range: false,
-    };
+    let request = Request::new(scheme, &scheme.activations[0], BF16, "sm_90a", [768, 2048]);
     let stack = Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, 128, 8) };
     (request, asked(stack, None, BF16))
 }

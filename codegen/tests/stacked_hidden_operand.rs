@@ -66,17 +66,7 @@ struct Layer {
 
 /// What is asked for a matrix [N, K].
 fn of_matrix(scheme: &Scheme, (n, k): (u32, u32)) -> Request<'_> {
-    Request {
-        scheme,
-        activation: &scheme.activations[0],
-        input_dtype: BF16,
-        target: "sm_90a",
-        n: n.into(),
-        k: k.into(),
-        x_columns: k.into(),
-        scales_in_range: false,
-        layout_of_range: false,
-    }
+    Request::new(scheme, &scheme.activations[0], BF16, "sm_90a", [n.into(), k.into()])
 }
 
 /// The kernels of a layer.

@@ -1,7 +1,6 @@
 //! `quantloom run`
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -9,7 +8,7 @@ use clap::{Args, ValueEnum};
 use quantloom::dsl::Scheme;
 use quantloom::dsl::format::FloatFormat;
 use quantloom::runtime::backend::Backend as _;
-use quantloom::runtime::checkpoint::{Dtype, Entry, Tensors, Writer};
+use quantloom::runtime::checkpoint::Dtype;
 use quantloom::runtime::op::ProductError;
 use quantloom::runtime::tensor::f32_bytes;
 use quantloom::runtime::weight_data::WeightData;
@@ -19,8 +18,10 @@ use super::{ProductOptions, Reading, eprint_line, print_line};
 use crate::atomic_write::Replace;
 use crate::progress::Progress;
 use experts::ExpertArguments;
+use tensors::{named, write};
 
 mod experts;
+mod tensors;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
@@ -107,27 +108,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         return experts::run(arguments, name, &checkpoint, &device);
     }
     let layer = arguments.reading.layer(&checkpoint, name)?;
-    let (file, name) = arguments
-        .input
-        .rsplit_once(':')
-        .context("--input is FILE:NAME, a safetensors file and the name of a tensor in it")?;
+    let file = arguments.input.rsplit_once(':').map_or("", |(file, _)| file);
     let scheme = Path::new(arguments.reading.scheme().unwrap_or_default());
     let inputs = [arguments.path.as_path(), Path::new(file), scheme];
     arguments.replace.check(&[("--out", &arguments.out)], &inputs)?;
-    let file = Tensors::open(Path::new(file))?;
-    let tensor = file.get(name).with_context(|| {
-        let names: Vec<&str> = file.names().take(12).collect();
-        format!("the input file has no tensor \"{name}\"; it has {}", names.join(", "))
+    let tensor = named("--input", &arguments.input)?;
+    let x = Input::of(&tensor, layer.scheme()).with_context(|| {
+        format!("--input is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
     })?;
-    let x = Input::of(tensor, layer.scheme()).with_context(|| {
-        format!("the tensor \"{name}\" is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
-    })?;
-    if x.shape.is_empty() || x.shape.last() != Some(&layer.shape().k) {
-        bail!(
-            "the tensor \"{name}\" is {:?}; its last dimension must be K = {}",
-            x.shape,
-            layer.shape().k
-        );
+    if x.shape.last() != Some(&layer.shape().k) {
+        bail!("--input is {:?}; its last dimension must be K = {}", x.shape, layer.shape().k);
     }
     let rank = match arguments.token_scale {
         Tokens::Auto => x.shape.len(),
@@ -171,20 +161,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(last) = dims.last_mut() {
         *last = layer.shape().n;
     }
-    let bytes = f32_bytes(&y);
-    let entry = Entry {
-        name: "y".to_owned(),
-        dtype: Dtype::F32,
-        shape: dims.clone(),
-        bytes: bytes.len() as u64,
-    };
-    let cannot = || format!("cannot write {}", arguments.out.display());
-    let mut writer =
-        Writer::create(&arguments.out, vec![entry], &BTreeMap::new()).with_context(cannot)?;
-    if !bytes.is_empty() {
-        writer.write(&bytes).with_context(cannot)?;
-    }
-    writer.finish().with_context(cannot)?;
+    write(&arguments.out, &[("y", Dtype::F32, dims.clone(), f32_bytes(&y))])?;
     print_line(format_args!(
         "wrote {}: y, f32, {dims:?}, {}",
         arguments.out.display(),

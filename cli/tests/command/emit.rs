@@ -55,7 +55,7 @@ fn a_broken_rule_is_said_once() {
     let line = ["emit", "ct_w4a16", "--target", "sm_90a", "--experts", layer, "--m", "64"];
     let ran = quantloom_with(&choices, &line);
     assert_eq!(ran.code, Some(1), "{}\n{}", ran.line, ran.err);
-    assert_eq!(ran.err.matches("one to four warp groups multiply").count(), 1, "{}", ran.err);
+    assert_eq!(ran.err.matches("groups must be 1 to 4").count(), 1, "{}", ran.err);
 }
 
 #[test]

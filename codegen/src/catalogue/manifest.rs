@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 
 use quantloom_dsl::Scheme;
 
+use super::hash::TextHash;
 use super::{CatalogueError, GeneratedFile, REGENERATE};
 use crate::emit::rust::page::decoder_page;
-use crate::ir::ContentHash;
 use crate::plan::{LANES_TILE, kernel_name, plan};
 use crate::target::{Class, TARGETS};
 
 pub(super) fn file(schemes: &[Scheme]) -> Result<GeneratedFile, CatalogueError> {
     let mut lines: BTreeMap<String, String> = BTreeMap::new();
     for scheme in schemes {
-        let hash = ContentHash::of(&decoder_page(&scheme.weight.code, REGENERATE)?);
+        let hash = TextHash::of(&decoder_page(&scheme.weight.code, REGENERATE)?);
         for target in TARGETS.iter().filter(|target| target.class == Class::Lanes) {
             for activation in &scheme.activations {
                 let Ok(plan) = plan(scheme, activation, target) else { continue };

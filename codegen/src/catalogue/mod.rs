@@ -5,6 +5,7 @@
 //! (`manifest`). `quantloom-catalogue` writes these files or lists the stale ones.
 
 mod decoders;
+mod hash;
 mod manifest;
 mod ops;
 

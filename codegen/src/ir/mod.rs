@@ -82,7 +82,6 @@
 mod arithmetic;
 mod builder;
 mod class;
-mod hash;
 mod kernel;
 mod matrix;
 mod memory;
@@ -99,7 +98,6 @@ pub use crate::target::{Element, Half, MATRIX_OPS, MatrixOp, MatrixScope, Scalin
 pub use arithmetic::{Binary, Compare, Side, Ternary, Unary};
 pub use builder::Builder;
 pub use class::InstructionClass;
-pub use hash::ContentHash;
 pub use kernel::{
     Access, BarrierArray, BarrierId, Buffer, BufferId, Extent, Kernel, LOOKUP_TABLE, LaunchConfig,
     Parameter, ParameterId, SharedBlock, SharedId, SharedMap, TensorId, TensorMap,

@@ -53,7 +53,7 @@ pub enum JitError {
     #[error("the table of tiles has no lines of exact products")]
     ExactMeasured,
     /// A key names a native buffer, by its number among those of a weight, that does not exist.
-    #[error("there is no part {0} of a weight")]
+    #[error("a weight has no native buffer {0}")]
     Part(u64),
     /// A buffer that no kernel repacks.
     #[error("there are no kernels yet for: `{0}` as a transform")]

@@ -10,6 +10,7 @@ use super::group_params::GroupParams;
 use super::lanes::{LaneMap, OfLane, OperandHome, Rows, Scaled, Tokens};
 use super::problem::Problem;
 use super::unscheduled::{Unscheduled, UnscheduledPart};
+use crate::ir::{Builder, Operand};
 use crate::plan::native::{SHARED_BYTES, row_lanes};
 use crate::plan::{Plan, ProductInstruction};
 use crate::target::{Chip, Class, MATRIX_OPS, MatrixOp, matrix_op};
@@ -24,6 +25,24 @@ pub struct Mapping {
     pub k_tile: u32,
     /// The lane map of the instruction's operands and accumulators.
     pub(super) lanes: LaneMap,
+}
+
+/// The part of K that a block or a warp multiplies.
+#[derive(Clone, Copy)]
+pub(super) struct KRange {
+    /// The first k-tile, or stage, of the part, and the one after the last.
+    pub(super) start: Operand,
+    pub(super) end: Operand,
+}
+
+impl KRange {
+    /// Part `part` of `parts` of `all` k-tiles: whole ones, distributed evenly.
+    pub(super) fn part(b: &mut Builder, part: Operand, parts: u32, all: u32) -> Self {
+        let share = b.mul(part, all);
+        let start = b.div(share, parts);
+        let share = b.add(share, all);
+        Self { start, end: b.div(share, parts) }
+    }
 }
 
 impl Mapping {

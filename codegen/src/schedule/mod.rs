@@ -1,15 +1,18 @@
 //! Schedules: kernels as algorithms, written through the [`Builder`](crate::ir::Builder).
 //!
 //! In: a [`Problem`] (a plan and a shape) and free choices. Out: a [`Kernel`](crate::ir::Kernel), not
-//! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`],
-//! [`mod@warp_group`] for Hopper, [`mod@tensor_memory`] for the data centre's Blackwell, or [`mod@shader`] for targets without matrix instructions. `problem`, `weight_params`, `input` and
-//! `arrange` describe the product; `mapping` and `lanes` distribute its work over lanes, which is a
-//! schedule's choice; `stack`, `order`, `rows`, `routed_block` and `pair_group` say which matrix and which rows of x and y
-//! a block of an expert layer has; `buffers` declares a product's buffers, `dequantise` writes the plan's sequences,
-//! `epilogue` converts sums to y. [`mod@transform`] repacks a checkpoint's tensors into a product's
-//! constant buffers, and back; [`mod@activation`] computes the operand of x; [`mod@experts`] has the
-//! kernels of expert layers that are no products. How to write a schedule:
+//! yet verified. Start at [`Schedule`] and [`choose()`], then [`mod@skinny`] and [`mod@tile`]. How to write a schedule:
 //! docs/add-a-schedule.md.
+//!
+//! | what | modules |
+//! |---|---|
+//! | Choices | `interface`: the trait; `choose`, `choose_stacked`: the model of costs, for a matrix and for a stack of experts; `candidates_stacked`: what tuning measures; `choices`: free choices as text; `measured`: tiles that were measured (`measured.txt`); `unscheduled`: why there is no kernel |
+//! | The product | `problem`: its facts, and the ranges of numbers for which it has faster kernels; `weight_params`, `group_params`: scales, zero points and corrections of w; `input`: x as products read it; `arrange`: groups of any size as segments, and the order of columns; `chunk`, `byte_fragments`: w in memory; `buffers`: slots and layouts |
+//! | The distribution of work | `mapping`: instruction, k-tile, the main loop; `lanes`: the lane map, from the matrix instruction's layouts; `participants`: the warps of a step and their barrier |
+//! | Parts of kernels | `dequantise`: a plan's steps as operations; `table`: the lookup table of codes; `sums`; `constants`; `epilogue`: sums to y, as a list of steps, and split-K |
+//! | Blocks of expert layers | `stack`, `order`, `rows`, `routed_block`: which matrix, which rows of x and y; `pair_group`: a block that finds the pairs of an expert by itself; `combined`: a block that adds the experts of a token; `weights_prefetch`: weights before the wait for the order |
+//! | Schedules | [`mod@skinny`]: M <= 16; [`mod@tile`]: any M; [`mod@warp_group`]: any M, on Hopper; [`mod@tensor_memory`]: any M of products that scale their operands, on the data centre's Blackwell; [`mod@shader`]: any M without matrix instructions |
+//! | Kernels that are no products | [`mod@transform`]: stored tensors to native buffers and back; [`mod@activation`]: the operand of x; `order_with_operand`: that, and pairs sorted, in one kernel; [`mod@experts`]: routes, sorts, weighs, gates and combines |
 
 pub mod activation;
 mod arrange;

@@ -40,7 +40,7 @@ use super::constants::{Constants, RowRange};
 use super::dequantise::{ByRow, StepOfA, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
 use super::lanes::Tokens;
-use super::mapping::MainLoop;
+use super::mapping::{KRange, MainLoop};
 use super::pair_group::PairSearch;
 use super::participants::Participants;
 use super::problem::Problem;
@@ -182,16 +182,11 @@ impl SkinnyTile {
         b: &mut Builder,
         main: &MainLoop<'_>,
         (warp, split): (Operand, Operand),
-    ) -> (Operand, Operand) {
+    ) -> KRange {
         let warps = self.warps_of_matrix(main.problem);
-        let parts = self.splits * warps;
-        let k_iters = main.k_iters();
         let warp = if self.matrices(main.problem) > 1 { b.rem(warp, warps) } else { warp };
         let part = b.mad(split, warps, warp);
-        let share = b.mul(part, k_iters);
-        let start = b.div(share, parts);
-        let share = b.add(share, k_iters);
-        (start, b.div(share, parts))
+        KRange::part(b, part, self.splits * warps, main.k_iters())
     }
 }
 
@@ -317,19 +312,19 @@ impl<'p> Skinny<'p> {
         if self.waits() {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.k_tiles(b);
+        let of_warp = self.k_tiles(b);
         let loaded;
         let (flight, some) = match &self.early {
             Some(FirstWeights { flight, exists, .. }) => (flight, *exists),
             None => {
                 b.comment("weights of the first k-tile: constant, so before earlier kernels end");
                 loaded = self.weights.in_flight(b);
-                let some = b.less(start, end);
-                self.weights.load(b, &loaded, start, some);
+                let some = b.less(of_warp.start, of_warp.end);
+                self.weights.load(b, &loaded, of_warp.start, some);
                 (&loaded, some)
             }
         };
-        let multiply = |b: &mut Builder| self.write_product(b, flight, (start, end, some));
+        let multiply = |b: &mut Builder| self.write_product(b, flight, (of_warp, some));
         match self.place.search {
             Some(search) => {
                 // The weights are on their way meanwhile.
@@ -345,7 +340,7 @@ impl<'p> Skinny<'p> {
         &self,
         b: &mut Builder,
         flight: &InFlight,
-        (start, end, some): (Operand, Operand, Operand),
+        (KRange { start, end }, some): (KRange, Operand),
     ) {
         let programmatic = self.waits();
         let (rows, tokens) = (self.rows(), self.tile.tokens);
@@ -511,8 +506,8 @@ impl<'p> Skinny<'p> {
     }
 
     /// The k-tiles of this warp; none where its expert is not here.
-    fn k_tiles(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (start, end) = match &self.early {
+    fn k_tiles(&self, b: &mut Builder) -> KRange {
+        let of_warp = match &self.early {
             Some(early) => early.k_tiles,
             None => {
                 b.comment("this warp's k-tiles");
@@ -521,8 +516,11 @@ impl<'p> Skinny<'p> {
             }
         };
         match self.place.combined {
-            Some((_, here)) => (start, b.select(here, end, start)),
-            None => (start, end),
+            Some((_, here)) => {
+                let KRange { start, end } = of_warp;
+                KRange { start, end: b.select(here, end, start) }
+            }
+            None => of_warp,
         }
     }
 

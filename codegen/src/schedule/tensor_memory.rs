@@ -28,7 +28,7 @@ use crate::ir::{
 use super::buffers::ProductBuffers;
 use super::constants::{Constants, RowRange};
 use super::epilogue::{AccumulatorFragment, Epilogue};
-use super::mapping::MainLoop;
+use super::mapping::{KRange, MainLoop};
 use super::participants::Participants;
 use super::rows::TokenRows;
 use super::stack::Matrix;
@@ -141,13 +141,9 @@ impl Block<'_> {
         b.roles(vec![own, copies, products]);
     }
 
-    /// The block's k-tiles: the first one, and the one after the last.
-    fn k_tiles(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (all, splits) = (self.main.k_iters(), self.tile.splits);
-        let share = b.mul(self.split, all);
-        let start = b.div(share, splits);
-        let share = b.add(share, all);
-        (start, b.div(share, splits))
+    /// The block's k-tiles.
+    fn k_tiles(&self, b: &mut Builder) -> KRange {
+        KRange::part(b, self.split, self.tile.splits, self.main.k_iters())
     }
 
     /// The program of the thread that copies.
@@ -155,7 +151,7 @@ impl Block<'_> {
         &self,
         b: &mut Builder,
         (ring, stages): (&Ring, &Stages),
-        (start, end): (Operand, Operand),
+        KRange { start, end }: KRange,
     ) {
         if self.tile.programmatic {
             b.push(Op::GridWait);
@@ -176,7 +172,7 @@ impl Block<'_> {
         &self,
         b: &mut Builder,
         (ring, stages): (&Ring, &Stages),
-        (start, end): (Operand, Operand),
+        KRange { start, end }: KRange,
         done: BarrierRef,
     ) {
         let d = TmemAddress::new(self.columns);

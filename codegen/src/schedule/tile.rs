@@ -32,7 +32,7 @@ use super::dequantise::{ByRow, Zeros, steps};
 use super::epilogue::{AccumulatorFragment, Epilogue, gated};
 use super::interface::Schedule;
 use super::lanes::Tokens;
-use super::mapping::MainLoop;
+use super::mapping::{KRange, MainLoop};
 use super::participants::Participants;
 use super::routed_block::RoutedBlock;
 use super::rows::TokenRows;
@@ -205,7 +205,7 @@ impl<'p> Tile<'p> {
         if self.waits() {
             b.push(Op::GridLaunch);
         }
-        let (start, end) = self.k_tiles_of_block(b);
+        let KRange { start, end } = self.k_tiles_of_block(b);
         let ring = Ring::declare(b, self);
         let constants =
             Constants::declare(b, self.main.problem, self.shape.rows, self.shape.tokens);
@@ -249,14 +249,9 @@ impl<'p> Tile<'p> {
     }
 
     /// The k-tiles of this block: whole ones, distributed evenly over the blocks that split K.
-    fn k_tiles_of_block(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (k_iters, splits) = (self.main.k_iters(), self.shape.splits);
+    fn k_tiles_of_block(&self, b: &mut Builder) -> KRange {
         b.comment("this block's k-tiles");
-        let share = b.mul(self.split, k_iters);
-        let start = b.div(share, splits);
-        let share = b.add(share, k_iters);
-        let end = b.div(share, splits);
-        (start, end)
+        KRange::part(b, self.split, self.shape.splits, self.main.k_iters())
     }
 
     fn token_tiles(&self) -> u32 {

@@ -236,7 +236,7 @@ pub enum TransformLimit {
     #[error("groups of several sizes, sorted")]
     SortedGroups,
     /// No stored tensor has the component.
-    #[error("a component in no store")]
+    #[error("a component that no tensor stores")]
     NotStored,
     /// Back to the stored order of sorted columns.
     #[error("the way back from sorted columns")]
@@ -275,13 +275,13 @@ pub enum TransformLimit {
     #[error("a table of codes")]
     CodeTable,
     /// Zero points that are stored as floats.
-    #[error("floats")]
+    #[error("zero points that are stored as floats")]
     FloatZeros,
     /// Zero points of products that sum integers.
-    #[error("integer products")]
+    #[error("zero points of integer products")]
     IntegerProducts,
     /// A component without a type of its own.
-    #[error("numbers of no type")]
+    #[error("numbers without a type")]
     NoType,
     /// Signed codes of which only a part of the sign's bits is stored.
     #[error("signs of codes that are cut")]
@@ -342,10 +342,10 @@ pub enum ChoiceRule {
     #[error("tokens must be 8, 16, 32, 64 or 128")]
     TmemTokens,
     /// Columns of a block on tensor memory.
-    #[error("the sums and the scales of all stages have 512 columns of tensor memory")]
+    #[error("the sums and the scales of all stages must fit in 512 columns of tensor memory")]
     TmemColumns,
     /// Rows of a grid of blocks on tensor memory.
-    #[error("the second axis of a grid has 65535 blocks of 128 rows")]
+    #[error("N must be at most 65535 blocks of 128 rows")]
     TmemRows,
     /// Row tiles of a skinny product's block.
     #[error("row_tiles must be 1 to 8")]
@@ -360,37 +360,37 @@ pub enum ChoiceRule {
     #[error("tokens must be 16, 32, 64 or 128")]
     TileTokens,
     /// Rows of a tile's warp.
-    #[error("a warp has 16, 32 or 64 rows")]
+    #[error("a warp must have 16, 32 or 64 rows")]
     WarpRows,
     /// Blocks of a tile product that an SM has.
     #[error("min_blocks must be at least 1")]
     AnyBlock,
     /// Copies into shared memory.
-    #[error("the threads copy k-tiles of whole tokens, a divisor of the block's at a time")]
+    #[error("the tokens that the threads copy at a time must divide the tokens of a block")]
     Copies,
     /// Stages of the pipeline.
     #[error("stages must be 2 to 16")]
     Stages,
     /// The instruction of a block of warp groups.
-    #[error("tokens are columns of a warp-group instruction")]
+    #[error("tokens must be a number of columns that a warp-group instruction has")]
     WarpGroupTokens,
     /// Tokens of a block of warp groups where x has scales along K.
     #[error("with scales of x along K tokens are a multiple of 32; 8 or 16 too of a single matrix")]
     TokenTiles,
     /// Warp groups of a block that multiply.
-    #[error("one to four warp groups multiply")]
+    #[error("groups must be 1 to 4")]
     WarpGroups,
     /// Rows of a warp group.
-    #[error("row_tiles is 1 or 2")]
+    #[error("row_tiles must be 1 or 2")]
     WarpGroupRows,
     /// Registers of a thread that multiplies.
-    #[error("a thread has registers for its sums")]
+    #[error("the sums of a thread must fit in its registers")]
     WarpGroupRegisters,
     /// Stages of a ring that a warp group fills.
     #[error("stages must be at least 2, at least 3 where words of the next one are prefetched")]
     RingStages,
     /// Batches of fragments of a stage.
-    #[error("a stage is two batches of fragments or more")]
+    #[error("a stage must have two batches of fragments or more")]
     Batches,
     /// Stages of a k-tile.
     #[error(

@@ -53,7 +53,7 @@ use crate::ir::{Builder, Extent, Kernel, LaunchConfig, MatrixOp, Op, Operand, Sp
 
 use super::buffers::ProductBuffers;
 use super::epilogue::gated;
-use super::mapping::MainLoop;
+use super::mapping::{KRange, MainLoop};
 use super::participants::Participants;
 use super::rows::TokenRows;
 use super::stack::Matrix;
@@ -218,7 +218,7 @@ impl Block<'_> {
     fn consume(
         &self,
         b: &mut Builder,
-        of: (&Ring, &Stages, (Operand, Operand)),
+        of: (&Ring, &Stages, KRange),
         (cursor, group, table): (Option<Cursor>, Option<ping_pong::Group>, Option<Table>),
     ) {
         match self.tile.unswapped {
@@ -286,13 +286,9 @@ impl Block<'_> {
         self.tile.programmatic && !self.has_tiles()
     }
 
-    /// The first stage of this block's part of K, and the one after the last.
-    fn stages_of_part(&self, b: &mut Builder) -> (Operand, Operand) {
-        let (all, splits) = (self.tile.k_stages(self.main), self.tile.splits);
-        let share = b.mul(self.part, all);
-        let start = b.div(share, splits);
-        let share = b.add(share, all);
-        (start, b.div(share, splits))
+    /// The stages of this block's part of K.
+    fn stages_of_part(&self, b: &mut Builder) -> KRange {
+        KRange::part(b, self.part, self.tile.splits, self.tile.k_stages(self.main))
     }
 
     /// Stages that a consumer holds at once.

@@ -49,6 +49,28 @@ impl<const L: usize> Warp<L> {
         Ok(resolved)
     }
 
+    /// [`Self::check_access_mode`] of a copy from a buffer.
+    pub(super) fn check_reads(
+        &self,
+        state: &UnitState<'_, '_>,
+        array: Space,
+        live: u64,
+    ) -> StepResult {
+        let readable = [Access::Constant, Access::ReadOnly, Access::Workspace];
+        self.check_access_mode(state, array, live, &readable, "reads")
+    }
+
+    /// [`Self::check_access_mode`] of a store to a buffer.
+    pub(super) fn check_writes(
+        &self,
+        state: &UnitState<'_, '_>,
+        array: Space,
+        live: u64,
+    ) -> StepResult {
+        let writable = [Access::WriteOnce, Access::WriteSome, Access::Workspace];
+        self.check_access_mode(state, array, live, &writable, "writes")
+    }
+
     /// Fails if the buffer's declaration or a missing [`Op::GridWait`](crate::ir::Op::GridWait)
     /// forbids the access.
     pub(super) fn check_access_mode(
@@ -113,8 +135,7 @@ impl<const L: usize> Warp<L> {
         self.count(state, point, from.space, (bytes, true), &at, live);
         match from.space {
             Space::Global(BufferId(id)) => {
-                let readable = [Access::Constant, Access::ReadOnly, Access::Workspace];
-                self.check_access_mode(state, from.space, live, &readable, "reads")?;
+                self.check_reads(state, from.space, live)?;
                 for lane in lanes_of(live) {
                     let data = self.global_bytes(state, point, id, lane, at[lane], bytes)?;
                     put(&mut rows, lane, data);
@@ -243,13 +264,7 @@ impl<const L: usize> Warp<L> {
         let bytes = width.bytes();
         let at = self.resolve(state, to, (u64::from(bytes), bytes), live)?;
         self.count(state, point, to.space, (bytes, false), &at, live);
-        self.check_access_mode(
-            state,
-            to.space,
-            live,
-            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
-            "writes",
-        )?;
+        self.check_writes(state, to.space, live)?;
         let mut rows = [[0; L]; 4];
         for (row, &value) in rows.iter_mut().zip(values) {
             *row = self.read(state, value, live)?;

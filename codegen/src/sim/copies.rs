@@ -6,7 +6,7 @@ use super::mbarrier::{CopyPayload, InFlightCopy};
 use super::state::UnitState;
 use super::tensor::TensorBox;
 use super::warp::{StepResult, Warp, fail_at, lanes_of};
-use crate::ir::{Access, Address, BarrierRef, BufferId, Operand, SharedId, Space, TensorId, Width};
+use crate::ir::{Address, BarrierRef, BufferId, Operand, SharedId, Space, TensorId, Width};
 
 /// One lane's part of a copy to shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +35,6 @@ pub(super) struct BulkStore {
     data: Option<Vec<u8>>,
 }
 
-const READABLE: [Access; 3] = [Access::Constant, Access::ReadOnly, Access::Workspace];
-
 impl<const L: usize> Warp<L> {
     pub(super) fn copy_async(
         &mut self,
@@ -50,7 +48,7 @@ impl<const L: usize> Warp<L> {
         let bytes = width.bytes();
         let source = self.resolve(state, from, (u64::from(bytes), bytes), reads)?;
         let target = self.resolve(state, to, (u64::from(bytes), bytes), live)?;
-        self.check_access_mode(state, from.space, reads, &READABLE, "reads")?;
+        self.check_reads(state, from.space, reads)?;
         self.count(state, point, from.space, (bytes, true), &source, reads);
         let written = lanes_of(live).map(|lane| (lane, target[lane] as u32));
         state.tally.rounds(point, (bytes, false), &state.context.banks, written);
@@ -166,7 +164,7 @@ impl<const L: usize> Warp<L> {
         let live = self.active;
         let numbers = self.mbarriers(state, barrier)?;
         let bytes = self.read(state, bytes, live)?;
-        self.check_access_mode(state, from.space, live, &READABLE, "reads")?;
+        self.check_reads(state, from.space, live)?;
         let (Space::Shared(SharedId(owner)), Space::Global(BufferId(buffer))) =
             (to.space, from.space)
         else {
@@ -207,7 +205,7 @@ impl<const L: usize> Warp<L> {
         let numbers = self.mbarriers(state, barrier)?;
         let tile = TensorBox::new(state.context, map);
         let array = Space::Global(BufferId(tile.buffer));
-        self.check_access_mode(state, array, live, &READABLE, "reads")?;
+        self.check_reads(state, array, live)?;
         let corner =
             at.iter().map(|&slot| self.read(state, slot, live)).collect::<StepResult<Vec<_>>>()?;
         let own = 1u32 << self.block;
@@ -273,13 +271,7 @@ impl<const L: usize> Warp<L> {
     ) -> StepResult {
         let live = self.active;
         let bytes = self.read(state, bytes, live)?;
-        self.check_access_mode(
-            state,
-            to.space,
-            live,
-            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
-            "writes",
-        )?;
+        self.check_writes(state, to.space, live)?;
         let Space::Global(BufferId(array)) = to.space else {
             return super::warp::fail(FaultKind::Unsupported(
                 "a copy that is not shared to global",
@@ -305,13 +297,7 @@ impl<const L: usize> Warp<L> {
         let live = self.active;
         let tile = TensorBox::new(state.context, map);
         let array = Space::Global(BufferId(tile.buffer));
-        self.check_access_mode(
-            state,
-            array,
-            live,
-            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
-            "writes",
-        )?;
+        self.check_writes(state, array, live)?;
         let corner =
             at.iter().map(|&slot| self.read(state, slot, live)).collect::<StepResult<Vec<_>>>()?;
         for lane in lanes_of(live) {

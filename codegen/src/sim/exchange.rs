@@ -4,7 +4,7 @@ use super::fault::FaultKind;
 use super::lanes::Row;
 use super::state::UnitState;
 use super::warp::{StepResult, Warp, fail, fail_at, lanes_of};
-use crate::ir::{Access, Address, Operand, Reg, SharedId, Shuffle, Space, Uniformity, Vote};
+use crate::ir::{Address, Operand, Reg, SharedId, Shuffle, Space, Uniformity, Vote};
 
 impl<const L: usize> Warp<L> {
     pub(super) fn shuffle(
@@ -155,13 +155,7 @@ impl<const L: usize> Warp<L> {
         let live = row_lanes::<L>(values.len());
         let starts = self.resolve(state, to, (16, 16), live)?;
         self.count(state, point, to.space, (16, false), &starts, live);
-        self.check_access_mode(
-            state,
-            to.space,
-            live,
-            &[Access::WriteOnce, Access::WriteSome, Access::Workspace],
-            "writes",
-        )?;
+        self.check_writes(state, to.space, live)?;
         for (matrix, &slot) in values.iter().enumerate() {
             let row = self.read(state, slot, Self::FULL)?;
             for r in 0..8 {

@@ -95,17 +95,7 @@ fn with_operands(target: &str) -> Vec<(String, String)> {
         "weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }",
     ] {
         let scheme = parse(&format!("s {{ {text} }}")).unwrap();
-        let request = Request {
-            scheme: &scheme,
-            activation: &scheme.activations[0],
-            input_dtype: BF16,
-            target,
-            n: 768,
-            k: 2880,
-            x_columns: 2880,
-            scales_in_range: false,
-            layout_of_range: false,
-        };
+        let request = Request::new(&scheme, &scheme.activations[0], BF16, target, [768, 2880]);
         let of = Stack { gate: Some(Gate::Silu), ..stack(ExpertProduct::GateUp, 128, 8) };
         let stacked = asked(of, None, BF16);
         let Ok(made) = Jit.choose_stacked(&request, &stacked, 256) else { continue };
@@ -145,17 +135,7 @@ fn read_by_slots(target: &str) -> Vec<(String, String)> {
             Activation::Float(Number::Float(listed)) => *listed,
             _ => BF16,
         };
-        let request = Request {
-            scheme: &scheme,
-            activation,
-            input_dtype: own,
-            target,
-            n: 2880,
-            k,
-            x_columns: k,
-            scales_in_range: false,
-            layout_of_range: false,
-        };
+        let request = Request::new(&scheme, activation, own, target, [2880, k]);
         let columns = Jit.arrangement(&request).unwrap().map(|arrangement| {
             let index: Vec<u32> = (0..k as u32).map(|column| column * 7 % 90).collect();
             ColumnOrder::new(&arrangement, Some(&index), k).columns().len() as u64

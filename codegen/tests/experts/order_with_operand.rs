@@ -56,17 +56,7 @@ fn keys(
 ) -> Result<Keys, Without> {
     let scheme = parse(&format!("s {{ {scheme} }}")).unwrap();
     let (n, k) = (64, K);
-    let request = Request {
-        scheme: &scheme,
-        activation: &scheme.activations[0],
-        input_dtype: BF16,
-        target,
-        n,
-        k,
-        x_columns: k,
-        scales_in_range: false,
-        layout_of_range: false,
-    };
+    let request = Request::new(&scheme, &scheme.activations[0], BF16, target, [n, k]);
     let stacked = Stacked {
         product: ExpertProduct::GateUp,
         experts: experts.1,

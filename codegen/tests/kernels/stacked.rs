@@ -129,17 +129,7 @@ impl RandomStack {
             _ => BF16,
         };
         let shape = Shape::matrix(n.into(), k.into());
-        let request = Request {
-            scheme,
-            activation: &activation,
-            input_dtype: own,
-            target: sm,
-            n: n.into(),
-            k: k.into(),
-            x_columns: k.into(),
-            scales_in_range: false,
-            layout_of_range: false,
-        };
+        let request = Request::new(scheme, &activation, own, sm, [n.into(), k.into()]);
         assert!(Jit.arrangement(&request).unwrap().is_none(), "columns in another order");
         let plain: Vec<PlainCodes> = (0..stack.matrices())
             .map(|at| draw::layer(scheme, shape, 6 * (seed + u64::from(at))))
@@ -570,17 +560,13 @@ impl RandomStack {
 
     /// What is asked of the compiler for one matrix.
     pub fn request(&self) -> Request<'_> {
-        Request {
-            scheme: &self.scheme,
-            activation: &self.activation,
-            input_dtype: self.own,
-            target: self.problem.target().name,
-            n: self.problem.n.into(),
-            k: self.problem.k.into(),
-            x_columns: self.problem.k.into(),
-            scales_in_range: false,
-            layout_of_range: false,
-        }
+        Request::new(
+            &self.scheme,
+            &self.activation,
+            self.own,
+            self.problem.target().name,
+            [self.problem.n.into(), self.problem.k.into()],
+        )
     }
 }
 

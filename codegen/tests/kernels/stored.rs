@@ -80,17 +80,7 @@ impl Stored {
             _ => BF16,
         };
         let (n, x_columns) = (shape.n, shape.k);
-        let request = Request {
-            scheme,
-            activation,
-            input_dtype: own,
-            target: sm,
-            n,
-            k: x_columns,
-            x_columns,
-            scales_in_range: false,
-            layout_of_range: false,
-        };
+        let request = Request::new(scheme, activation, own, sm, [n, x_columns]);
         let arrangement = Jit.arrangement(&request).unwrap();
         let order = arrangement.map(|arrangement| ColumnOrder::of(&arrangement, &unpacked));
         let k = order.as_ref().map_or(x_columns, |order| order.shape(shape).k);

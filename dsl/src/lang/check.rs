@@ -11,8 +11,8 @@ use super::syntax::{
 use crate::format::Number;
 use crate::layout::{Component, Field, GroupSize, Shape, Stepped};
 use crate::scheme::{
-    Accumulate, Accuracy, Activation, Arithmetic, Code, ScaleRule, ScaleType, Scheme, ShiftLevel,
-    Store, Zero, default_layout, default_name,
+    Accumulate, Accuracy, Activation, Arithmetic, Code, Group, ScaleRule, ScaleType, Scheme,
+    ShiftLevel, Store, Zero, default_layout, default_name,
 };
 
 /// Builds the scheme and reports every error.
@@ -76,10 +76,9 @@ impl<'a> Checker<'a> {
     }
 
     fn scheme(&mut self) -> Option<Scheme> {
-        let (weight, _) = self.find(|clause| match clause {
-            Clause::Weight(weight) => Some(weight.clone()),
-            _ => None,
-        })?;
+        let weight =
+            self.optional(|c| if let Clause::Weight(weight) = c { Some(weight) } else { None })?;
+        let weight = weight.clone();
         let zero = self.find(|clause| match clause {
             Clause::Zero { kind, group, .. } => Some((*kind, *group)),
             _ => None,
@@ -99,27 +98,10 @@ impl<'a> Checker<'a> {
             let group = self.group_of(group.or(first_group), "zero", span)?;
             Some(Zero { kind, group })
         });
-        let clauses = self.syntax.clauses.iter();
-        let shifts: Vec<(&ShiftSyntax, Span)> = clauses
-            .filter_map(|(clause, span)| match clause {
-                Clause::Shift(shift) => Some((shift, *span)),
-                _ => None,
-            })
-            .collect();
-        let shifts = shifts.into_iter().filter_map(|(shift, span)| {
-            let ShiftSyntax { number, offset, negative, group, .. } = *shift;
-            let group = self.group_of(group.or(first_group), "shift", span)?;
-            Some(ShiftLevel { number, offset, negative, group })
-        });
-        let shifts = shifts.collect();
+        let shifts = self.shifts(first_group);
         let activations: Vec<Activation> = self
-            .find(|clause| match clause {
-                Clause::Activation(list) => Some(list),
-                _ => None,
-            })
-            .map_or_else(Vec::new, |(list, _)| {
-                list.iter().map(ActivationSyntax::to_model).collect()
-            });
+            .optional(|c| if let Clause::Activation(list) = c { Some(list) } else { None })
+            .map_or_else(Vec::new, |list| list.iter().map(ActivationSyntax::to_model).collect());
         let mut scheme = Scheme {
             name: self.syntax.name.clone(),
             summary: self.syntax.docs.join("\n"),
@@ -127,36 +109,23 @@ impl<'a> Checker<'a> {
             weight,
             zero,
             shifts,
-            index: self
-                .find(|clause| match clause {
-                    Clause::Index { number, .. } => Some(*number),
-                    _ => None,
-                })
-                .map(|(number, _)| number),
+            index: self.optional(|c| {
+                if let Clause::Index { number, .. } = c { Some(*number) } else { None }
+            }),
             stores: Vec::new(),
-            prescale: self
-                .find(|clause| match clause {
-                    Clause::Prescale { number, .. } => Some(*number),
-                    _ => None,
-                })
-                .map(|(number, _)| number),
+            prescale: self.optional(|c| {
+                if let Clause::Prescale { number, .. } = c { Some(*number) } else { None }
+            }),
             activations,
-            bias: self
-                .find(|clause| match clause {
-                    Clause::Bias { number, .. } => Some(*number),
-                    _ => None,
-                })
-                .map(|(number, _)| number),
+            bias: self.optional(|c| {
+                if let Clause::Bias { number, .. } = c { Some(*number) } else { None }
+            }),
             accumulate: self.choice(
                 |c| if let Clause::Accumulate(a) = c { Some(*a) } else { None },
                 Accumulate::F32,
             ),
             output: self
-                .find(|clause| match clause {
-                    Clause::Output(number) => Some(*number),
-                    _ => None,
-                })
-                .map(|(number, _)| number),
+                .optional(|c| if let Clause::Output(number) = c { Some(*number) } else { None }),
             arithmetic: self.choice(
                 |c| if let Clause::Arithmetic(a) = c { Some(*a) } else { None },
                 Arithmetic::F32,
@@ -166,17 +135,10 @@ impl<'a> Checker<'a> {
                 Accuracy::Fast,
             ),
             experts: self
-                .find(|clause| match clause {
-                    Clause::Experts(experts) => Some(*experts),
-                    _ => None,
-                })
-                .map(|(experts, _)| experts),
+                .optional(|c| if let Clause::Experts(experts) = c { Some(*experts) } else { None }),
             targets: self
-                .find(|clause| match clause {
-                    Clause::Targets(targets) => Some(targets),
-                    _ => None,
-                })
-                .map_or_else(Vec::new, |(targets, _)| {
+                .optional(|c| if let Clause::Targets(targets) = c { Some(targets) } else { None })
+                .map_or_else(Vec::new, |targets| {
                     targets.iter().map(|(name, _)| name.clone()).collect()
                 }),
         };
@@ -184,8 +146,28 @@ impl<'a> Checker<'a> {
         Some(scheme)
     }
 
+    /// The shift's levels; a group that is left out is that of the first scale.
+    fn shifts(&mut self, first_group: Option<Group>) -> Vec<ShiftLevel> {
+        let clauses = self.syntax.clauses.iter();
+        let shifts = clauses.filter_map(|(clause, span)| match clause {
+            Clause::Shift(shift) => Some((shift, *span)),
+            _ => None,
+        });
+        let level = |(shift, span): (&ShiftSyntax, Span)| {
+            let ShiftSyntax { number, offset, negative, group, .. } = *shift;
+            let group = self.group_of(group.or(first_group), "shift", span)?;
+            Some(ShiftLevel { number, offset, negative, group })
+        };
+        shifts.filter_map(level).collect()
+    }
+
+    /// What the clause that is picked says, if the scheme has it.
+    fn optional<T>(&self, pick: impl Fn(&'a Clause) -> Option<T>) -> Option<T> {
+        self.find(pick).map(|(value, _)| value)
+    }
+
     fn choice<T: Copy>(&self, pick: impl Fn(&'a Clause) -> Option<T>, default: T) -> T {
-        self.find(pick).map_or(default, |(value, _)| value)
+        self.optional(pick).unwrap_or(default)
     }
 
     fn group_of<T>(&mut self, group: Option<T>, what: &str, span: Span) -> Option<T> {

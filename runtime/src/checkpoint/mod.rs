@@ -227,6 +227,7 @@ impl Checkpoint {
     /// dropped, they must not be truncated, which would end the process by SIGBUS, or written. If
     /// they may be, use [`Checkpoint::open_with`] to read them into memory ([`Options::access`]).
     ///
+    /// # Errors
     /// Files that cannot be read or are invalid; an unsupported configuration. A layer that cannot
     /// be recognised is an error of that layer only: see [`Checkpoint::layers`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {

@@ -1,16 +1,17 @@
 //! Products on the CPU.
 //!
-//! In: an unpacked layer, then activations. Out: y = x w^T + bias. [`CpuDevice`] prepares a layer,
-//! [`select`] says on which kernel the layer runs. A layer is packed once into
-//! native panels ([`native`]). A product packs its tokens ([`tokens`], `activation`) and loops over
-//! panels (`product`, with the sizes of [`blocking`]). A [`decoder`] decodes a code type; a
-//! [`vector`] wraps an instruction set, which may replace the default [`tile`]s; [`isa`] compiles
-//! each decoder for each instruction set. [`weight`] is the operation that callers use.
+//! In: an unpacked layer, then activations. Out: y = x w^T + bias. [`CpuDevice`] packs a layer once into native panels
+//! ([`native`]); a product packs its tokens, loops over panels, and converts sums to y. Start at [`native`] for the layout, at
+//! [`tile`] for the arithmetic.
 //!
-//! Matrix instructions multiply whole blocks instead of tiles: AMX of decoded codes, AMX and
-//! `bfmmla` of weights and tokens split into bf16 parts ([`split_bf16`]).
-//!
-//! Start at [`native`] for the layout, at [`tile`] for the arithmetic.
+//! | what | modules |
+//! |---|---|
+//! | The choice | `device`: an instruction set and its decoders; [`select`]: the kernel, and why not another; [`isa`]: names, detection, the one dispatch |
+//! | The weight | [`native`]: panels; `groups`: groups of w and x as segments; [`decoder`]: what a code type decides; [`weight`]: the operation that callers use |
+//! | x | [`tokens`]: tiles of tokens; `activation`: x into the workspace; `quantiser`: codes and scales; `rows` |
+//! | The loops | [`blocking`]: how a product is cut up; `product`; `team`: the threads of a short parallel region; `queue`: what they share; `prefetch`: what few tokens prefetch, also of the panels that a thread reads next; `epilogue`: sums to y |
+//! | The arithmetic | [`vector`]: 64 bytes, with `avx2`, `avx512` and `neon` as its sets; [`tile`]; [`kernels`]: decoder by set; [`dot_row`], [`bf16_row`]: few tokens; `bf16_dot`: `vdpbf16ps`, where the processor's is faster than `f32`; [`split_bf16`]: weights and x as sums of bf16 numbers; `amx`: matrix registers, on whole blocks; `neon`: Arm's own tiles |
+//! | Expert layers | [`experts`] |
 
 pub(crate) mod activation;
 // No instruction set of other architectures has such products yet.

@@ -20,6 +20,7 @@
 //! | `device` | the device of an executor, where weights are prepared |
 //! | `weight` | a prepared weight: its buffers, the kernels that read them |
 //! | `plan` | the launches of a product, their buffers and sizes: as formulas, and for M tokens |
+//! | `kept_plans` | plans that were made before |
 //! | `launch` | x, y and a workspace of the executor; the launches of a plan on them |
 //! | `experts` | expert layers: stacked weights, plans and the op |
 //! | `matmul` | the op: x in, chunks of M, launches, y out |
@@ -31,6 +32,7 @@ mod debug;
 mod device;
 mod executor;
 mod experts;
+mod kept_plans;
 mod launch;
 mod matmul;
 mod native;

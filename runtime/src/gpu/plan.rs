@@ -7,7 +7,7 @@
 //! plan on memory of its own (`launch`); an engine on CUDA or HIP gives its own memory and
 //! stream (`driver::engine`).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use quantloom_dsl::format::FloatFormat;
@@ -480,10 +480,6 @@ impl<E: Executor> ProductPlan<E> {
     }
 }
 
-/// Plans that a weight keeps for one type of x: more than engines have numbers of tokens that they
-/// capture or repeat, and few enough that no prompt length stays for ever.
-const KEPT_PLANS: usize = 512;
-
 impl<E: Executor> GpuWeight<E> {
     /// The product with M tokens of a type, its kernels loaded. The same plan as before for an M that
     /// was asked for before.
@@ -501,17 +497,7 @@ impl<E: Executor> GpuWeight<E> {
         tokens: u64,
     ) -> Result<Arc<ProductPlan<E>>, ProductError> {
         let product = self.product(element)?;
-        let plans = || product.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans().get(&tokens) {
-            return Ok(plan.clone());
-        }
-        // A kernel's source is written with this thread's arithmetic.
-        let plan = Arc::new(standard(|| self.planned(product, tokens))?);
-        let mut plans = plans();
-        if plans.len() >= KEPT_PLANS {
-            plans.clear();
-        }
-        Ok(plans.entry(tokens).or_insert(plan).clone())
+        product.plans.get_or_plan(tokens, || self.planned(product, tokens))
     }
 
     /// Compiles and loads all kernels that products with these numbers of tokens need, so that later

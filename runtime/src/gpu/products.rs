@@ -37,6 +37,30 @@ pub struct Request<'a> {
     pub layout_of_range: bool,
 }
 
+impl<'a> Request<'a> {
+    /// A product with a matrix of `[N, K]` whose columns are as they are stored, and whose numbers may be any.
+    pub fn new(
+        scheme: &'a Scheme,
+        activation: &'a Activation,
+        input_dtype: FloatFormat,
+        target: &'a str,
+        [n, k]: [u64; 2],
+    ) -> Self {
+        let (scales_in_range, layout_of_range) = (false, false);
+        Self {
+            scheme,
+            activation,
+            input_dtype,
+            target,
+            n,
+            k,
+            x_columns: k,
+            scales_in_range,
+            layout_of_range,
+        }
+    }
+}
+
 /// Scales, or zero-point corrections, for which a source has faster kernels: 0 and magnitudes from `least` to `most`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ParamRange {

@@ -141,12 +141,19 @@ const ROUNDS: usize = 3;
 /// What was measured, with its time.
 pub(super) trait Timed: Clone {
     /// Microseconds of a call.
-    fn microseconds(&mut self) -> &mut f64;
+    fn microseconds(&self) -> f64;
+
+    /// The same after another measurement.
+    fn set_microseconds(&mut self, microseconds: f64);
 }
 
 impl Timed for TimedKernel {
-    fn microseconds(&mut self) -> &mut f64 {
-        &mut self.microseconds
+    fn microseconds(&self) -> f64 {
+        self.microseconds
+    }
+
+    fn set_microseconds(&mut self, microseconds: f64) {
+        self.microseconds = microseconds;
     }
 }
 
@@ -168,10 +175,7 @@ pub(super) fn ranked<T: Timed, E>(
     time: impl Fn(&T) -> Result<f64, E>,
 ) -> Result<Option<Ranked<T>>, E> {
     let by_time = |all: &mut Vec<T>| {
-        all.sort_by(|one, other| {
-            let [mut one, mut other] = [one, other].map(T::clone);
-            one.microseconds().total_cmp(other.microseconds())
-        });
+        all.sort_by(|one, other| one.microseconds().total_cmp(&other.microseconds()));
     };
     let mut others = timed;
     by_time(&mut others);
@@ -188,7 +192,7 @@ pub(super) fn ranked<T: Timed, E>(
     }
     for (finalist, mut times) in finalists.iter_mut().zip(rounds) {
         times.sort_by(f64::total_cmp);
-        *finalist.microseconds() = times[ROUNDS / 2];
+        finalist.set_microseconds(times[ROUNDS / 2]);
     }
     by_time(&mut finalists);
     let model = finalists.iter().find(|timed| is_model(timed)).cloned();

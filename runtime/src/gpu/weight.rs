@@ -14,6 +14,7 @@ use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::{Activation, INPUT_DTYPES, Scheme};
 
 use super::executor::Executor;
+use super::kept_plans::KeptPlans;
 use super::native::NativeBuffer;
 use super::plan::ProductPlan;
 use super::products::{ChosenKernel, ParamRange, Request};
@@ -58,7 +59,7 @@ pub(super) struct PreparedProduct<E: Executor> {
     /// By M.
     choices: Mutex<BTreeMap<u64, ChosenKernel>>,
     /// By M.
-    pub(super) plans: Mutex<BTreeMap<u64, Arc<ProductPlan<E>>>>,
+    pub(super) plans: KeptPlans<u64, ProductPlan<E>>,
     /// Whether measuring at first use has failed: it is not tried again.
     pub(super) not_tuned: AtomicBool,
 }
@@ -84,7 +85,7 @@ impl<E: Executor> PreparedProduct<E> {
     /// Forgets which kernels were chosen, so that the source is asked again.
     pub(super) fn forget(&self) {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.plans.clear();
     }
 }
 
@@ -249,7 +250,7 @@ impl<E: Executor, F: Filling<E::Memory>> Preparing<'_, E, F> {
             scales_in_range: false,
             parts,
             choices: Mutex::default(),
-            plans: Mutex::default(),
+            plans: KeptPlans::default(),
             not_tuned: AtomicBool::default(),
         }))
     }
@@ -303,17 +304,8 @@ impl<E: Executor> GpuWeight<E> {
             if preparing.products.iter().any(|product| product.element == own) {
                 continue;
             }
-            let request = Request {
-                scheme,
-                activation,
-                input_dtype: own,
-                target: executor.target(),
-                n: shape.n,
-                k: shape.k,
-                x_columns: shape.k,
-                scales_in_range: false,
-                layout_of_range: false,
-            };
+            let request =
+                Request::new(scheme, activation, own, executor.target(), [shape.n, shape.k]);
             match preparing.product(&executor, request)? {
                 Ok(product) => preparing.products.push(product),
                 Err(refusal) => refused.push((own, refusal)),
@@ -420,7 +412,7 @@ impl<E: Executor> GpuWeight<E> {
                 scales_in_range: product.scales_in_range,
                 parts,
                 choices: Mutex::default(),
-                plans: Mutex::default(),
+                plans: KeptPlans::default(),
                 not_tuned: AtomicBool::default(),
             });
         }

@@ -98,17 +98,7 @@ fn measured(device: &GpuDevice<Cuda>, scheme: &Scheme, shape: Shape) -> Result<V
     let packed = normal_weight(scheme, shape, 0)?;
     let stored = |name: &str| packed.get(name).map(Vec::as_slice);
     let (target, Shape { n, k, .. }) = (executor.target(), shape);
-    let request = Request {
-        scheme,
-        activation,
-        input_dtype: own,
-        target,
-        n,
-        k,
-        x_columns: k,
-        scales_in_range: false,
-        layout_of_range: false,
-    };
+    let request = Request::new(scheme, activation, own, target, [n, k]);
     let source = executor.source();
     let order = match source.arrangement(&request) {
         Ok(None) => None,

@@ -1,14 +1,11 @@
 //! `quantloom run --experts`: a whole expert layer.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use quantloom::device::Device;
-use quantloom::runtime::checkpoint::{
-    Checkpoint, CheckpointExperts, Dtype, Entry, ExpertsProblem, Tensor, Tensors, Writer,
-};
+use quantloom::runtime::checkpoint::{Checkpoint, CheckpointExperts, Dtype, ExpertsProblem};
 use quantloom::runtime::experts::{
     ExpertError, ExpertLayer, ExpertMap, ExpertOptions, InputScales, Routed,
 };
@@ -18,6 +15,7 @@ use quantloom_tools::forward::experts::PreparedExperts;
 
 use super::super::{eprint_line, print_line};
 use super::Arguments;
+use super::tensors::{named, write};
 use crate::progress::Progress;
 
 #[derive(Args)]
@@ -186,19 +184,6 @@ impl Choice {
     }
 }
 
-/// The tensor of FILE:NAME.
-fn named(option: &str, text: &str) -> Result<Tensor> {
-    let (file, name) = text.rsplit_once(':').with_context(|| {
-        format!("{option} is FILE:NAME, a safetensors file and the name of a tensor in it")
-    })?;
-    let file = Tensors::open(Path::new(file))?;
-    let tensor = file.get(name).with_context(|| {
-        let names: Vec<&str> = file.names().take(12).collect();
-        format!("{option}: the file has no tensor \"{name}\"; it has {}", names.join(", "))
-    })?;
-    Ok(tensor.clone())
-}
-
 fn floats(option: &str, text: &str) -> Result<Vec<f32>> {
     let tensor = named(option, text)?;
     let values = reals(&tensor);
@@ -226,22 +211,4 @@ fn expert_map(places: &[i32]) -> Result<ExpertMap> {
     let local =
         places.iter().copied().max().map_or(0, |last| usize::try_from(last + 1).unwrap_or(0));
     Ok(ExpertMap::new(places.to_vec(), local)?)
-}
-
-fn write(out: &Path, written: &[(&str, Dtype, Vec<u64>, Vec<u8>)]) -> Result<()> {
-    let cannot = || format!("cannot write {}", out.display());
-    let entries = written.iter().map(|(name, dtype, shape, bytes)| Entry {
-        name: (*name).to_owned(),
-        dtype: *dtype,
-        shape: shape.clone(),
-        bytes: bytes.len() as u64,
-    });
-    let mut writer =
-        Writer::create(out, entries.collect(), &BTreeMap::new()).with_context(cannot)?;
-    for (.., bytes) in written {
-        if !bytes.is_empty() {
-            writer.write(bytes).with_context(cannot)?;
-        }
-    }
-    writer.finish().with_context(cannot)
 }

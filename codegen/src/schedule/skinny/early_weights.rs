@@ -8,7 +8,7 @@ use super::SkinnyTile;
 use super::weights::{InFlight, LaneWeights};
 use crate::ir::{Builder, Operand, Unary};
 use crate::schedule::buffers::ProductBuffers;
-use crate::schedule::mapping::MainLoop;
+use crate::schedule::mapping::{KRange, MainLoop};
 use crate::schedule::stack::{GuessedMatrix, Matrix};
 
 /// The first weights of a guessed matrix.
@@ -16,8 +16,7 @@ pub(super) struct EarlyWeights<'p> {
     weights: LaneWeights<'p>,
     flight: InFlight,
     guess: GuessedMatrix,
-    /// The first of the warp's k-tiles, and where they end.
-    k_tiles: (Operand, Operand),
+    k_tiles: KRange,
     /// Whether the warp has one.
     exists: Operand,
 }
@@ -28,8 +27,8 @@ pub(super) struct FirstWeights {
     pub(super) flight: InFlight,
     /// Whether they have to be loaded again.
     pub(super) wrong: Operand,
-    /// The first of the warp's k-tiles, and where they end.
-    pub(super) k_tiles: (Operand, Operand),
+    /// The warp's k-tiles.
+    pub(super) k_tiles: KRange,
     /// Whether the warp has one.
     pub(super) exists: Operand,
 }
@@ -41,14 +40,14 @@ impl<'p> EarlyWeights<'p> {
         product: (&'p MainLoop<'p>, SkinnyTile),
         (io, lane): (&ProductBuffers, Operand),
         (block, guess): (Operand, GuessedMatrix),
-        k_tiles: (Operand, Operand),
+        k_tiles: KRange,
     ) -> Self {
         let weights = LaneWeights::place(b, product, (io, lane), (block, guess.matrix));
         b.comment("weights of the first k-tile, if the guess is right");
         let flight = weights.in_flight(b);
-        let exists = b.less(k_tiles.0, k_tiles.1);
+        let exists = b.less(k_tiles.start, k_tiles.end);
         let there = b.both(exists, guess.there);
-        weights.load(b, &flight, k_tiles.0, there);
+        weights.load(b, &flight, k_tiles.start, there);
         Self { weights, flight, guess, k_tiles, exists }
     }
 

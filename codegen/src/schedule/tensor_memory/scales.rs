@@ -6,7 +6,7 @@
 use super::{Block, ROWS};
 use crate::ir::{Address, Builder, Cache, Mask, Op, Operand, TmemAddress, TmemOp, TmemScale, Type};
 use crate::schedule::chunk::width;
-use crate::schedule::mapping::MainLoop;
+use crate::schedule::mapping::{KRange, MainLoop};
 use crate::schedule::warp_group::ring::Ring;
 use crate::target::TMEM_WARP_LANES;
 
@@ -93,7 +93,7 @@ impl<'b, 'p> Scales<'b, 'p> {
     pub(super) fn write(
         &self,
         b: &mut Builder,
-        (ring, (start, end)): (&Ring, (Operand, Operand)),
+        (ring, KRange { start, end }): (&Ring, KRange),
         leads: Operand,
     ) {
         let cursor = ring.cursor(b);

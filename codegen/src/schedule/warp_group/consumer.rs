@@ -19,7 +19,7 @@ use crate::ir::{
 };
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::byte_fragments::ByteFragments;
-use crate::schedule::mapping::MainLoop;
+use crate::schedule::mapping::{KRange, MainLoop};
 use crate::schedule::table::Table;
 
 /// The batches of a stage, and when words are loaded.
@@ -143,7 +143,7 @@ type Fragment = (u32, u32, Vec<Reg>);
 pub(super) fn consume(
     b: &mut Builder,
     block: &Block<'_>,
-    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    (ring, stages, KRange { start, end }): (&Ring, &Stages, KRange),
     (cursor, table): (Option<Cursor>, Option<Table>),
 ) {
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));

@@ -19,6 +19,7 @@ use super::tiles::Tiles;
 use crate::ir::{Address, Builder, Operand, Reg, Shuffle, Special, Type, Uniformity, Width};
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::input::TOKEN_TILE;
+use crate::schedule::mapping::KRange;
 use crate::schedule::order::NONE;
 use crate::schedule::routed_block::RoutedBlock;
 use crate::schedule::rows::{Token, TokenRows};
@@ -225,7 +226,7 @@ impl Rows {
 pub(super) fn produce(
     b: &mut Builder,
     block: &Block<'_>,
-    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    (ring, stages, KRange { start, end }): (&Ring, &Stages, KRange),
     (tiles, warps, leads): (&Tiles, u32, Operand),
 ) {
     let (lane, warp) = (b.special(Special::Lane), b.special(Special::Warp));

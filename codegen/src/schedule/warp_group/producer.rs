@@ -6,6 +6,7 @@ use super::stage::Stages;
 use super::tiles::Tiles;
 use super::{Block, exchange, gather};
 use crate::ir::{Builder, Op, Operand, Special};
+use crate::schedule::mapping::KRange;
 use crate::schedule::routed_block::RoutedBlock;
 
 /// Stages of weights that are copied before the wait for earlier kernels. More of them delay the first stage of
@@ -13,11 +14,7 @@ use crate::schedule::routed_block::RoutedBlock;
 const AHEAD: u32 = 2;
 
 /// The program of the producer's warps.
-pub(super) fn produce(
-    b: &mut Builder,
-    block: &Block<'_>,
-    of: (&Ring, &Stages, (Operand, Operand)),
-) {
+pub(super) fn produce(b: &mut Builder, block: &Block<'_>, of: (&Ring, &Stages, KRange)) {
     let thread = b.special(Special::Thread);
     let first = block.consumer_warps() * b.warp_size();
     let leads = b.equal(thread, first);
@@ -32,14 +29,14 @@ pub(super) fn produce(
 pub(super) fn produce_tiles(
     b: &mut Builder,
     block: &Block<'_>,
-    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    (ring, stages, of_tile): (&Ring, &Stages, KRange),
     tiles: &Tiles,
 ) {
     let thread = b.special(Special::Thread);
     let first = block.consumer_warps() * b.warp_size();
     let leads = b.equal(thread, first);
     if let Some(warps) = gather::warps(block) {
-        return gather::produce(b, block, (ring, stages, (start, end)), (tiles, warps, leads));
+        return gather::produce(b, block, (ring, stages, of_tile), (tiles, warps, leads));
     }
     b.when(leads, |b| {
         let cursor = ring.cursor(b);
@@ -48,6 +45,7 @@ pub(super) fn produce_tiles(
             let block = &block.of_tile(b, tile);
             load_next(b);
             b.when(tile.in_use(), |b| {
+                let KRange { start, end } = of_tile;
                 b.for_each(start, end, 1u32, "number", |b, number| {
                     let phase = cursor.phase();
                     ring.acquire(b, phase);
@@ -65,7 +63,7 @@ pub(super) fn produce_tiles(
 fn copy(
     b: &mut Builder,
     block: &Block<'_>,
-    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    (ring, stages, KRange { start, end }): (&Ring, &Stages, KRange),
 ) {
     let weights = |b: &mut Builder, number: Operand, phase: StagePhase| {
         let barrier = ring.expect(b, phase, stages.bytes());

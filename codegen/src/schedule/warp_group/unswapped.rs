@@ -21,6 +21,7 @@ use crate::ir::{
 use crate::plan::native::SHARED_BYTES;
 use crate::schedule::chunk::chunk_words;
 use crate::schedule::lanes::LaneMap;
+use crate::schedule::mapping::KRange;
 
 /// Rows of a core matrix.
 const CORE_ROWS: u32 = 8;
@@ -32,7 +33,7 @@ const ROW_BYTES: u32 = SHARED_BYTES / 2;
 pub(super) fn consume(
     b: &mut Builder,
     block: &Block<'_>,
-    (ring, stages, (start, end)): (&Ring, &Stages, (Operand, Operand)),
+    (ring, stages, KRange { start, end }): (&Ring, &Stages, KRange),
     (cursor, own): (Option<Cursor>, Option<ping_pong::Group>),
 ) {
     let (Some(lanes), Some(x_scales), [codes]) =

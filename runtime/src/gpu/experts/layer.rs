@@ -4,14 +4,15 @@
 //! constant buffers of both products, and plans of their launches by M. The op for the host's memory is in
 //! `call`, its launches in `plan`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::{ExpertLayer, ExpertProduct};
 use quantloom_dsl::format::FloatFormat;
 use quantloom_dsl::layout::Shape;
 
+use super::super::kept_plans::KeptPlans;
 use super::plan::{LayerPlan, PlanKey};
 use super::stack::{Sizes, Stack, Stacks};
 use crate::experts::{
@@ -39,7 +40,7 @@ pub struct GpuExpertLayer<E: Executor> {
     refused: Vec<(FloatFormat, Refusal)>,
     /// The expert map and the score bias.
     constants: Vec<(BufferRole, Arc<E::Memory>)>,
-    pub(super) plans: Mutex<BTreeMap<PlanKey, Arc<LayerPlan<E>>>>,
+    pub(super) plans: KeptPlans<PlanKey, LayerPlan<E>>,
 }
 
 /// The two products for x of one type.
@@ -131,7 +132,7 @@ impl<E: Executor> GpuExpertLayer<E> {
             products,
             refused,
             constants,
-            plans: Mutex::default(),
+            plans: KeptPlans::default(),
         })
     }
 
@@ -159,13 +160,13 @@ impl<E: Executor> GpuExpertLayer<E> {
             products: products.collect(),
             refused: self.refused.clone(),
             constants: self.constants.clone(),
-            plans: Mutex::default(),
+            plans: KeptPlans::default(),
         }
     }
 
     /// Forgets the plans, so that the source is asked for kernels again. Those that engines hold stay.
     pub(super) fn forget(&self) {
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.plans.clear();
     }
 
     /// The products for x of a type.

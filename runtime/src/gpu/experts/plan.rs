@@ -1,7 +1,7 @@
 //! The launches of an expert layer for M tokens: kernels in their order, the buffers between them, and the
 //! chunks into which tokens are cut.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use quantloom_dsl::Quantiser;
 use quantloom_dsl::experts::OperandOf;
@@ -11,7 +11,6 @@ use quantloom_dsl::layout::GroupSize;
 use super::choices::Decision;
 use super::layer::{GpuExpertLayer, Products};
 use crate::experts::{ExpertError, ExpertsNotScheduled};
-use crate::float_mode::standard;
 use crate::gpu::executor::Executor;
 use crate::gpu::plan::{Chunk, LaunchStep, WorkspaceBytes};
 use crate::gpu::products::{ExpertRequest, StackedChoice};
@@ -19,7 +18,7 @@ use crate::op::{NotScheduled, ProductError};
 use crate::source::{BufferRole, Count, KernelKey, ProblemSize, Work};
 
 /// How a call says which experts its tokens meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RoutedBy {
     /// The router's logits [M, E], f32: kernels choose.
     Logits,
@@ -30,7 +29,7 @@ pub enum RoutedBy {
 }
 
 /// What decides the launches of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanKey {
     /// The type of x and h.
     pub element: FloatFormat,
@@ -42,26 +41,6 @@ pub struct PlanKey {
     pub routed: RoutedBy,
     /// The type of the result of shared experts, if one is added.
     pub shared: Option<FloatFormat>,
-}
-
-impl PlanKey {
-    fn order(&self) -> ([[u8; 2]; 2], u64, RoutedBy, Option<[u8; 2]>) {
-        let Self { element, output, tokens, routed, shared } = *self;
-        let bits = |format: FloatFormat| [format.exponent_bits, format.mantissa_bits];
-        ([element, output].map(bits), tokens, routed, shared.map(bits))
-    }
-}
-
-impl PartialOrd for PlanKey {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PlanKey {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
-    }
 }
 
 /// An expert layer with M tokens, ready to be launched: kernels are loaded, grids and sizes are numbers. It
@@ -149,9 +128,6 @@ pub(super) fn product_kernels(steps: &[LaunchStep]) -> impl Iterator<Item = &Ker
     })
 }
 
-/// Plans that a layer keeps.
-const KEPT_PLANS: usize = 512;
-
 impl<E: Executor> GpuExpertLayer<E> {
     /// The launches of a call. The same plan as before for a key that was asked for before.
     ///
@@ -163,17 +139,7 @@ impl<E: Executor> GpuExpertLayer<E> {
     /// No kernels for such a call, a workspace beyond what the options allow for one token, or what the
     /// device says.
     pub fn plan(&self, key: PlanKey) -> Result<Arc<LayerPlan<E>>, ExpertError> {
-        let plans = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans().get(&key) {
-            return Ok(plan.clone());
-        }
-        // A kernel's source is written with this thread's arithmetic.
-        let plan = Arc::new(standard(|| self.planned(key))?);
-        let mut plans = plans();
-        if plans.len() >= KEPT_PLANS {
-            plans.clear();
-        }
-        Ok(plans.entry(key).or_insert(plan).clone())
+        self.plans.get_or_plan(key, || self.planned(key))
     }
 
     fn planned(&self, key: PlanKey) -> Result<LayerPlan<E>, ExpertError> {

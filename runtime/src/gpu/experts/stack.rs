@@ -247,15 +247,8 @@ fn dense<'a, E: Executor>(
     shape: Shape,
 ) -> Request<'a> {
     Request {
-        scheme,
-        activation,
-        input_dtype: own,
-        target: executor.target(),
-        n: shape.n,
-        k: shape.k,
-        x_columns: shape.k,
-        scales_in_range: false,
         layout_of_range: !any.contains(&own),
+        ..Request::new(scheme, activation, own, executor.target(), [shape.n, shape.k])
     }
 }
 

@@ -46,8 +46,12 @@ pub struct TimedExperts {
 }
 
 impl Timed for TimedExperts {
-    fn microseconds(&mut self) -> &mut f64 {
-        &mut self.microseconds
+    fn microseconds(&self) -> f64 {
+        self.microseconds
+    }
+
+    fn set_microseconds(&mut self, microseconds: f64) {
+        self.microseconds = microseconds;
     }
 }
 

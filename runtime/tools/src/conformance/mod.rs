@@ -15,7 +15,6 @@
 //! of y is compared with the f64 reference, within the bound that `bound` derives.
 
 mod bound;
-mod declared;
 pub mod draw;
 mod expected;
 pub mod experts;
@@ -30,7 +29,6 @@ use quantloom_runtime::accumulation::{Decoded, Sums};
 use quantloom_runtime::backend::Backend;
 use quantloom_runtime::cpu::CpuDevice;
 use quantloom_runtime::cpu::isa::{Isa, UnsupportedIsa};
-use quantloom_runtime::declared::Declared;
 use quantloom_runtime::element::{Values, ValuesMut, bf16, f16};
 use quantloom_runtime::float_mode::standard;
 use quantloom_runtime::op::{NotScheduled, Op, ProductError, Workspace};
@@ -47,25 +45,8 @@ use expected::{TokenMagnitudes, WeightMagnitudes, groups, segments, tokens_share
 /// # Errors
 /// The first [`Failure`].
 pub fn check(scheme: &Scheme) -> Result<Vec<Summary>, Failure> {
-    check_on(scheme, &|device| Box::new(device))
-}
-
-/// [`check`] for a declared scheme, with its generated decoder.
-///
-/// # Errors
-/// The first [`Failure`].
-pub fn check_declared<S: Declared>() -> Result<Vec<Summary>, Failure> {
-    let scheme = S::scheme().ok_or(Failure::Declaration)?;
-    check_on(scheme, &|device| Box::new(declared::WithDecoder::<S>::new(device)))
-}
-
-fn check_on(
-    scheme: &Scheme,
-    backend: &dyn Fn(CpuDevice) -> Box<dyn Backend>,
-) -> Result<Vec<Summary>, Failure> {
-    let named = |isa: Isa| CpuDevice::of(isa).map(backend);
-    let backends: Vec<Box<dyn Backend>> = Isa::present().map(named).collect::<Result<_, _>>()?;
-    let backends: Vec<&dyn Backend> = backends.iter().map(Box::as_ref).collect();
+    let devices: Vec<CpuDevice> = Isa::present().map(CpuDevice::of).collect::<Result<_, _>>()?;
+    let backends: Vec<&dyn Backend> = devices.iter().map(|device| device as &dyn Backend).collect();
     Suite::default().run(scheme, &backends, &|_| {}).into_iter().collect()
 }
 
@@ -211,9 +192,6 @@ pub enum Failure {
     /// No shape of the suite fits the scheme's layouts.
     #[error("scheme {0}: no shape of the suite fits its layouts; give one with --shape NxK")]
     NoShape(String),
-    /// The declaration is not valid.
-    #[error("the declared scheme does not parse")]
-    Declaration,
 }
 
 /// The result of all comparisons on a backend, all within their bounds.
