@@ -29,7 +29,7 @@ pub enum Routed<'t> {
     Logits(&'t Tensor),
     /// Chosen by the caller.
     Chosen {
-        /// [.., k], M rows, in the order of choice: `u32`, `i32` or the low 32 bits of `i64`. Below 0, or from 2^31
+        /// [.., k], M rows, in the order of choice: `u32`, `i32` or `i64`. Below 0, or from 2^31
         /// on, it is no
         /// expert.
         ids: &'t Tensor,

@@ -237,6 +237,13 @@ fn tensors_may_have_any_rank_and_several_types() -> Result<()> {
     let routed = runtime::Routed::Chosen { ids: &without, weights: &of_weights };
     let fewer = by_the_runtime(&*op, &inputs, routed, false, DType::F32)?;
     assert_ne!(fewer, expected);
+    // Numbers beyond 32 bits are no expert's.
+    let beyond = [1i64 << 31, 1 << 32, (1 << 32) + 1, -1 << 32, i64::MIN, i64::MAX];
+    let beyond = without.iter().zip(beyond.into_iter().cycle());
+    let beyond = beyond.map(|(id, none)| if *id < 0 { none } else { i64::from(*id) }).collect();
+    let ids = Tensor::from_vec(beyond, weights.dims(), &Device::Cpu)?;
+    let y = ours.forward(&inputs.x, Routed::Chosen { ids: &ids, weights }, None)?;
+    assert_eq!(values(&y)?, fewer);
     let without = Tensor::from_vec(without, weights.dims(), &Device::Cpu)?.to_dtype(DType::I64)?;
     for dtype in [DType::U32, DType::I32, DType::I64] {
         let ids = without.to_dtype(dtype)?;

@@ -606,10 +606,67 @@ impl Scheme {
         renamed == *other
     }
 
-    /// Whether one kernel serves both: they differ only in names and packing.
+    /// Whether one kernel serves both: see [`Scheme::difference_of_products`].
     pub fn same_compute(&self, other: &Self) -> bool {
-        let repacked = Self { stores: other.stores.clone(), ..self.clone() };
-        self.accuracy == other.accuracy && repacked.same_meaning(other)
+        self.difference_of_products(other).is_none()
+    }
+
+    /// The first clause for which a kernel of one scheme does not serve the other one. Names, packing and targets are none; nor is
+    /// what only a quantiser reads: how scales of weights are chosen, and the arithmetic where no alternative
+    /// quantises x.
+    pub fn difference_of_products(&self, other: &Self) -> Option<&'static str> {
+        let products = |scheme: &Self| {
+            let mut scheme = Self { stores: Vec::new(), ..scheme.clone() };
+            for scale in &mut scheme.scales {
+                scale.rule = ScaleRule::Amax(0);
+            }
+            if !scheme.activations.iter().any(|of| matches!(of, Activation::Quantised(_))) {
+                scheme.arithmetic = Arithmetic::F32;
+            }
+            scheme
+        };
+        let accuracy = (self.accuracy != other.accuracy).then_some("accuracy");
+        products(self).difference_of_meaning(&products(other)).or(accuracy)
+    }
+
+    /// The first clause in which two schemes differ that do not have the [same meaning](Scheme::same_meaning).
+    pub fn difference_of_meaning(&self, other: &Self) -> Option<&'static str> {
+        // Of all fields, so that none is forgotten.
+        let Self {
+            name: _,
+            summary: _,
+            targets: _,
+            accuracy: _,
+            weight,
+            zero,
+            shifts,
+            scales,
+            index,
+            prescale,
+            activations,
+            bias,
+            accumulate,
+            output,
+            arithmetic,
+            experts,
+            stores,
+        } = self;
+        let clauses = [
+            ("weight", *weight != other.weight),
+            ("zero", *zero != other.zero),
+            ("shift", *shifts != other.shifts),
+            ("scale", *scales != other.scales),
+            ("index", *index != other.index),
+            ("prescale", *prescale != other.prescale),
+            ("activation", *activations != other.activations),
+            ("bias", *bias != other.bias),
+            ("accumulate", *accumulate != other.accumulate),
+            ("output", *output != other.output),
+            ("arithmetic", *arithmetic != other.arithmetic),
+            ("experts", *experts != other.experts),
+            ("pack", *stores != other.stores),
+        ];
+        clauses.into_iter().find(|(_, differs)| *differs).map(|(clause, _)| clause)
     }
 }
 

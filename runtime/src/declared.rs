@@ -31,8 +31,8 @@ pub trait Declared: Sized + Send + Sync + 'static {
         Self::cell().get_or_init(|| parse(Self::TEXT).ok()).as_ref()
     }
 
-    /// Takes a checkpoint's layer, which must be of this scheme (its packing may be another one's). Products are exact where
-    /// the scheme or the layer asks for that.
+    /// Takes a checkpoint's layer, which must be of this scheme: its packing may be another one's, and so may what products do not
+    /// read ([`Scheme::difference_of_products`]). Products are exact where the scheme or the layer asks for that.
     ///
     /// # Errors
     /// [`LoadError`].
@@ -40,9 +40,11 @@ pub trait Declared: Sized + Send + Sync + 'static {
         let declared = Self::scheme().ok_or(LoadError::Declaration)?;
         let accuracy = declared.accuracy.max(layer.scheme().accuracy);
         let layer = layer.with_accuracy(accuracy);
-        if !declared.with_accuracy(accuracy).same_compute(layer.scheme()) {
+        let asked = declared.with_accuracy(accuracy);
+        if let Some(clause) = asked.difference_of_products(layer.scheme()) {
             return Err(LoadError::OtherScheme {
                 layer: layer.name().to_owned(),
+                clause,
                 declared: declared.to_string(),
                 found: layer.scheme().to_string(),
             });
@@ -60,11 +62,13 @@ pub enum LoadError {
     Declaration,
     /// Another scheme.
     #[error(
-        "layer \"{layer}\" is of another scheme than declared; declared:\n{declared}\nfound:\n{found}"
+        "layer \"{layer}\" is of another scheme than declared: `{clause}` differs; declared:\n{declared}\nfound:\n{found}"
     )]
     OtherScheme {
         /// The layer.
         layer: String,
+        /// The first clause of a scheme that differs.
+        clause: &'static str,
         /// What was declared.
         declared: String,
         /// What the checkpoint says.

@@ -36,12 +36,30 @@ impl<'a> Values<'a> {
         self.len() == 0
     }
 
-    /// The element type: the `own` type of a quantiser.
+    /// The element type: the input dtype of a product whose x they are.
     pub fn format(self) -> FloatFormat {
         match self {
             Self::F32(_) => FORMAT_F32,
             Self::F16(_) => FORMAT_F16,
             Self::Bf16(_) => FORMAT_BF16,
+        }
+    }
+
+    /// The first one that is NaN or infinite: where, and what.
+    pub(crate) fn non_finite(self) -> Option<(usize, f64)> {
+        match self {
+            Self::F32(values) => {
+                let at = values.iter().position(|value| !value.is_finite())?;
+                Some((at, values[at].into()))
+            }
+            Self::F16(values) => {
+                let at = values.iter().position(|value| !value.is_finite())?;
+                Some((at, values[at].to_f64()))
+            }
+            Self::Bf16(values) => {
+                let at = values.iter().position(|value| !value.is_finite())?;
+                Some((at, values[at].to_f64()))
+            }
         }
     }
 

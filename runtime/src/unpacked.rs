@@ -423,7 +423,12 @@ impl Unpacked {
     }
 
     /// Dequantises rows `rows` of the stacked [E * N, K] weight, in parallel.
+    ///
+    /// # Panics
+    /// If these are not rows of the weight.
     pub fn decode_rows(&self, rows: std::ops::Range<u64>) -> Vec<f32> {
+        let all = self.shape.experts * self.shape.n;
+        assert!(rows.start <= rows.end && rows.end <= all, "{rows:?} are no rows of {all}");
         let k = self.shape.k as usize;
         let mut out = vec![0.0; (rows.end - rows.start) as usize * k];
         out.par_chunks_mut(k).enumerate().for_each(|(offset, row)| {

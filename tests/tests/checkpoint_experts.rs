@@ -518,6 +518,7 @@ fn an_expert_map() {
     assert!(matches!(*error.problem, ExpertsProblem::EmptyPlace(1)), "{error}");
     options.map = Some(ExpertMap::new(vec![1, -1, 0, 1], 2).unwrap());
     let Err(error) = experts.prepare_with(&CpuDevice::best(), &options) else { panic!("twice") };
+    assert!(ExpertMap::new(vec![-1; 4], 5).is_err(), "more places than experts");
     let both = ExpertsProblem::TwoAtPlace { place: 1, experts: [0, 3] }.to_string();
     assert_eq!(error.problem.to_string(), both);
 }

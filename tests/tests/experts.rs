@@ -223,6 +223,17 @@ fn a_scale_over_all_tokens_is_not_computed_in_chunks() {
 }
 
 #[test]
+fn no_tokens_need_no_workspace() {
+    let drawn = drawn(SMALL, 4);
+    let mut options = ExpertOptions::default();
+    options.most_workspace = 64;
+    let scheme = quantloom_kernels::scheme("ct_w4a16").unwrap();
+    let op = prepared(CpuDevice::best(), scheme, &drawn.layer, &options);
+    assert!(matches!(op.forward(&drawn.call(4)), Err(ExpertError::Workspace { .. })));
+    assert_eq!(op.forward(&drawn.call(0)).unwrap(), [0.0; 0]);
+}
+
+#[test]
 fn a_number_that_is_none_stays_in_its_token() {
     let mut drawn = drawn(SMALL, 40);
     for device in devices() {

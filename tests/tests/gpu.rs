@@ -44,6 +44,33 @@ fn verify(
     suite.run(scheme, &[&GpuDevice::new(simulator)], &|_| {}).remove(0).map_err(Box::new)
 }
 
+/// x that is not finite is refused where x is quantised, as on a CPU; a float x carries the value into y.
+#[test]
+fn quantised_x_is_finite() {
+    let layers = ["ct_w8a8", "ct_fp8", "ct_nvfp4", "ct_w4a16"];
+    for (name, target) in layers.into_iter().flat_map(|name| [(name, "sm_90a"), (name, "wgsl")]) {
+        let checkpoint = Checkpoint::open(golden_file(name)).unwrap();
+        let layer = checkpoint.layers().find_map(|(_, layer)| layer.ok()).unwrap();
+        let Ok(prepared) = layer.prepare(&GpuDevice::new(simulator(target))) else {
+            assert_eq!(target, "wgsl", "{name}");
+            continue;
+        };
+        let k = layer.shape().k as usize;
+        for value in [f32::NAN, f32::NEG_INFINITY] {
+            let mut x = vec![bf16::from_f32(0.5); 3 * k];
+            x[k + 7] = bf16::from_f32(value);
+            let found = prepared.op().matmul(0, Values::Bf16(&x));
+            match name {
+                "ct_w4a16" => assert!(!found.unwrap()[layer.shape().n as usize].is_finite()),
+                _ => {
+                    let said = found.unwrap_err().to_string();
+                    assert!(said.starts_with("x[1, 7] is"), "{name}, {target}: {said}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn int4_products_are_right_on_ragged_shapes() {
     // N and K whole; with partial tiles, chunks and groups; a K of real models; tiny.

@@ -38,12 +38,16 @@ fn prepared_of(
     (simulator, options): (Simulator, &ExpertOptions),
 ) -> GpuExpertLayer<Simulator> {
     let layer: ExpertLayer = layer.parse().unwrap();
-    let i = layer.intermediate;
+    let matrices = matrices(scheme, layer.intermediate);
+    GpuDevice::new(simulator).prepare_layer(&layer, &matrices, options).unwrap()
+}
+
+/// Those of 8 experts, H = 64.
+fn matrices(scheme: &Scheme, i: u64) -> ExpertMatrices {
     let shard = |number| matrix(scheme, (i, 64), 100 + number);
     let gate_up = (0..8u64).map(|expert| vec![shard(2 * expert), shard(2 * expert + 1)]).collect();
     let down = (0..8u64).map(|expert| matrix(scheme, (64, i), 200 + expert)).collect();
-    let matrices = ExpertMatrices::new(gate_up, down).unwrap();
-    GpuDevice::new(simulator).prepare_layer(&layer, &matrices, options).unwrap()
+    ExpertMatrices::new(gate_up, down).unwrap()
 }
 
 fn simulator() -> Simulator {
@@ -312,6 +316,63 @@ fn calls_that_do_not_fit_are_refused() {
     let counts = [3u32; 8];
     let refused = y(&layer, &x, Routed::Batched { counts: &counts, most: 2 });
     assert!(matches!(refused, Err(ExpertError::Length { .. })));
+}
+
+/// As on the CPU: lengths are compared with those of the call, and sizes beyond any memory are no call.
+#[test]
+fn sizes_are_those_of_the_call() {
+    let layer = prepared(simulator(), &ExpertOptions::default());
+    let (x, logits) = (x(), numbers(TOKENS * 8, 1));
+    let rows = y(&layer, &x[1..], Routed::Logits(&logits));
+    assert!(matches!(rows, Err(ExpertError::Rows { hidden: 64, .. })), "{rows:?}");
+    let short = y(&layer, &x, Routed::Logits(&logits[1..]));
+    assert!(matches!(short, Err(ExpertError::Length { expected: 72, found: 71, .. })), "{short:?}");
+    let huge = y(&layer, &[], Routed::Batched { counts: &[0; 8], most: 1 << 62 });
+    assert!(matches!(huge, Err(ExpertError::Length { .. })), "{huge:?}");
+    assert!(!layer.explain(usize::MAX).is_empty());
+    // A score bias that the routing does not add.
+    let mut options = ExpertOptions::default();
+    options.score_bias = Some(vec![0.5; 8]);
+    let matrices = || matrices(scheme(), 96);
+    let refused =
+        GpuDevice::new(simulator()).prepare_layer(&LAYER.parse().unwrap(), &matrices(), &options);
+    assert!(matches!(refused.map(drop), Err(ExpertError::Length { expected: 0, found: 8, .. })));
+}
+
+/// x that is not finite is refused where x is quantised, unless no expert reads the row.
+#[test]
+fn quantised_x_is_finite() {
+    for (target, name) in
+        [("sm_90a", "arm_w4a8_g32"), ("sm_90a", "ct_fp8_dynamic"), ("wgsl", "arm_w4a8_g32")]
+    {
+        let simulator = Simulator::new(target).unwrap();
+        let scheme = quantloom_kernels::scheme(name).unwrap();
+        let layer = prepared_of(scheme, LAYER, (simulator, &ExpertOptions::default()));
+        let (mut x, ids, weights) = (x(), ids(), numbers(2 * TOKENS, 5));
+        let routed = Routed::Chosen { ids: &ids, weights: &weights };
+        for value in [f32::NAN, f32::INFINITY] {
+            // Token 2 has no experts.
+            for (token, refused) in [(2, false), (3, true)] {
+                let kept = std::mem::replace(&mut x[token * 64 + 9], bf16::from_f32(value));
+                let found = y(&layer, &x, routed).map_err(|error| error.to_string());
+                x[token * 64 + 9] = kept;
+                let place = format!("x[{token}, 9] is");
+                match found {
+                    Ok(_) => assert!(!refused, "{target}, {name}, {value}"),
+                    Err(said) => assert!(refused && said.starts_with(&place), "{said}"),
+                }
+            }
+        }
+        let mut batched = vec![bf16::from_f32(0.5); 8 * 2 * 64];
+        batched[3 * 64] = bf16::NAN;
+        let rows = |counts: &[u32; 8]| {
+            y(&layer, &batched, Routed::Batched { counts, most: 2 })
+                .map_err(|error| error.to_string())
+        };
+        // The second row of expert 1.
+        assert!(rows(&[2, 1, 2, 2, 2, 2, 2, 2]).is_ok());
+        assert!(rows(&[0, 2, 0, 0, 0, 0, 0, 0]).unwrap_err().starts_with("x[3, 0] is NaN"));
+    }
 }
 
 /// Calls that share a workspace and y give what each gives with its own, one after another; a call of another number of tokens has

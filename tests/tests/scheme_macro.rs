@@ -276,7 +276,16 @@ fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
         }
     }
     quantloom::scheme! {
-        Other { weight: u4 - 8, scale: bf16 per 1x64, pack: [k, n], activation: bf16 }
+        Other { weight: u4 - 8, scale: bf16 per 1x64, pack: [k, n], activation: bf16 | f16 }
+    }
+    // The README's: compressed-tensors' own arithmetic, and how it chose scales, are of its quantiser.
+    quantloom::scheme! {
+        Readme {
+            weight: u4 - 8,
+            scale: bf16 per 1x128 from amax / 7,
+            pack: u32 [k:8 | k, n],
+            activation: bf16 | f16,
+        }
     }
     let checkpoint = Checkpoint::open(quantloom_tests::golden_file("ct_w4a16")).unwrap();
     let layer = checkpoint.layers().find_map(|(_, layer)| layer.ok()).unwrap();
@@ -299,5 +308,21 @@ fn a_checkpoints_layer_is_loaded_prepared_and_multiplied() {
     assert!(exact.scheme().same_meaning(layer.scheme()));
     assert!(!exact.scheme().same_compute(layer.scheme()));
     let refusal = Other::load(layer).unwrap_err().to_string();
-    assert!(refusal.contains("is of another scheme than declared"), "{refusal}");
+    assert!(refusal.contains("is of another scheme than declared: `scale` differs"), "{refusal}");
+    let y_of_readme =
+        Readme::load(layer).unwrap().prepare(&Device::cpu()).unwrap().matmul(&x).unwrap();
+    assert_eq!(y_of_readme, y);
+    // The arithmetic decides codes of x where x is quantised.
+    quantloom::scheme! {
+        OtherArithmetic {
+            weight: i8,
+            scale: bf16 per channel,
+            pack: [k, n],
+            activation: i8 { scale: own per token },
+        }
+    }
+    let checkpoint = Checkpoint::open(quantloom_tests::golden_file("ct_w8a8")).unwrap();
+    let layer = checkpoint.layers().find_map(|(_, layer)| layer.ok()).unwrap();
+    let refusal = OtherArithmetic::load(layer).unwrap_err().to_string();
+    assert!(refusal.contains("`arithmetic` differs"), "{refusal}");
 }

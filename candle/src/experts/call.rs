@@ -96,12 +96,12 @@ fn floats(what: &str, tensor: &Tensor) -> Result<Tensor> {
     tensor.to_dtype(DType::F32)
 }
 
-/// Ids in 32 bits.
+/// Ids in 32 bits. Below 0 and from 2^31 on there is no expert.
 fn integers(ids: &Tensor) -> Result<Tensor> {
     match ids.dtype() {
         DType::U32 | DType::I32 => Ok(ids.clone()),
-        // The low 32 bits: a number below 0 becomes one from 2^31 on.
-        DType::I64 => ids.to_dtype(DType::U32),
+        // -1 becomes 2^32 - 1.
+        DType::I64 => ids.clamp(-1i64, 1i64 << 31)?.to_dtype(DType::U32),
         other => bail!("the ids of experts: {other:?}; an expert layer takes U32, I32 or I64"),
     }
 }

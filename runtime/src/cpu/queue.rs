@@ -1,14 +1,16 @@
 //! Work on the threads of the pool: units that are claimed one after the other, so that a slow thread
 //! does not delay the others.
 //!
+//! A caller whose pool works for another caller does one unit after another by itself, and shares out the rest once the
+//! threads are free. Never does a caller run other tasks of the pool while it waits, which could need what the
+//! caller holds, such as a lock or the workspace of its thread.
+//!
 //! In: a number of units, scratch memory, a function. Out: the function has run once for each unit,
 //! each time with scratch memory that no other thread has.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-use rayon::prelude::*;
 
 use super::team;
 use crate::float_mode::standard;
@@ -45,8 +47,11 @@ pub(super) fn share(
         let scratch = unsafe { parts.part(number * lines, (number + 1) * lines) };
         standard(|| task(scratch));
     };
-    if !team::region(threads, &member) {
-        scratch.par_chunks_exact_mut(lines).for_each(|scratch| standard(|| task(scratch)));
+    while !team::region(threads, &member) {
+        let Some(unit) = claim(&next, 1, units) else { return };
+        // SAFETY: no region of this call is open, so that no other thread has a part.
+        let scratch = unsafe { parts.part(0, lines) };
+        standard(|| work(unit, scratch));
     }
 }
 
@@ -65,8 +70,9 @@ pub(super) fn each<T>(
             }
         });
     };
-    if !team::region(threads, &task) {
-        (0..threads).into_par_iter().for_each(task);
+    while !team::region(threads, &task) {
+        let Some(item) = next() else { return };
+        standard(|| work(item));
     }
 }
 
@@ -131,6 +137,8 @@ pub(super) fn claim(next: &AtomicUsize, batch: usize, units: usize) -> Option<us
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -146,6 +154,32 @@ mod tests {
             let expected = (0..units).flat_map(|unit| vec![unit; unit as usize + 1]);
             assert!(memory.iter().copied().eq(expected.chain([u32::MAX; 3])), "{units} units");
         }
+    }
+
+    /// Tasks of a pool that call at once, each of which holds what is its thread's: no other task runs on a thread
+    /// before the call of its task has returned.
+    #[test]
+    fn callers_run_no_other_tasks() {
+        thread_local! {
+            static HELD: Cell<bool> = const { Cell::new(false) };
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+        let done = AtomicUsize::new(0);
+        let unit = || {
+            (0..3000).for_each(|at| drop(std::hint::black_box(at)));
+            done.fetch_add(1, Ordering::Relaxed);
+        };
+        let task = |at: usize| {
+            assert!(!HELD.replace(true), "another task of the pool runs inside of a call");
+            if at.is_multiple_of(2) {
+                share(16, &mut [[0; 64]; 4], 1, |_, _| unit());
+            } else {
+                each(4, 0..16, |_| unit());
+            }
+            HELD.set(false);
+        };
+        pool.scope(|scope| (0..2000).for_each(|at| scope.spawn(move |_| task(at))));
+        assert_eq!(done.into_inner(), 2000 * 16);
     }
 
     #[test]

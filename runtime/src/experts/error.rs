@@ -85,6 +85,14 @@ pub enum ExpertError {
         /// L.
         local: usize,
     },
+    /// The expert map has more places than there are experts.
+    #[error("the expert map has {local} places for {experts} experts")]
+    MapPlaces {
+        /// L.
+        local: usize,
+        /// E.
+        experts: usize,
+    },
     /// A matrix of the source has another shape than the layer.
     #[error(
         "expert {expert}, shard {shard} of {product}: {found_n} x {found_k}, expected {n} x {k}"

@@ -61,6 +61,9 @@ impl ExpertMap {
         if let Some(expert) = places.iter().position(elsewhere) {
             return Err(ExpertError::Map { expert, place: places[expert], local });
         }
+        if local > places.len() {
+            return Err(ExpertError::MapPlaces { local, experts: places.len() });
+        }
         Ok(Self { places, local })
     }
 

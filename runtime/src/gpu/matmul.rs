@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use quantloom_dsl::Scheme;
 use quantloom_dsl::format::{F16, F32, FloatFormat};
 use quantloom_dsl::layout::Shape;
+use quantloom_dsl::{Activation, Scheme};
 
 use super::executor::Executor;
 use super::products::ChosenKernel;
@@ -80,8 +80,12 @@ impl<E: Executor + 'static> Op for GpuWeight<E> {
         if tokens == 0 {
             return Ok(());
         }
-        let plan = self.plan(own, tokens as u64)?;
         let k = self.shape.k as usize;
+        if let (Activation::Quantised(_), Some((at, value))) = (&product.activation, x.non_finite())
+        {
+            return Err(ProductError::NotFinite { token: at / k, k: at % k, value });
+        }
+        let plan = self.plan(own, tokens as u64)?;
         let mut result: Vec<u8> = Vec::new();
         for (first, chunk) in &plan.chunks {
             let (first, rows) = (*first as usize, chunk.problem.m as usize);

@@ -43,7 +43,7 @@ pub struct GpuWeight<E: Executor> {
 
 /// The product with x of one type: its native buffers on the device, the chosen kernels, the plans.
 pub(super) struct PreparedProduct<E: Executor> {
-    activation: Activation,
+    pub(super) activation: Activation,
     pub(super) element: FloatFormat,
     /// Type of y.
     pub(super) output: FloatFormat,

@@ -1,31 +1,11 @@
 //! Whether matrices of different experts have the same scheme and sizes, and what differs first.
 
+use quantloom_dsl::Experts;
 use quantloom_dsl::layout::Shape;
-use quantloom_dsl::{Experts, Scheme};
 
 use super::super::Layer;
 use super::{ExpertSizes, ExpertsProblem};
 use crate::experts::ExpertProduct;
-
-/// The first clause in which two schemes differ.
-fn first_difference(a: &Scheme, b: &Scheme) -> Option<&'static str> {
-    let clauses = [
-        ("weight", a.weight != b.weight),
-        ("zero", a.zero != b.zero),
-        ("shift", a.shifts != b.shifts),
-        ("scale", a.scales != b.scales),
-        ("index", a.index != b.index),
-        ("prescale", a.prescale != b.prescale),
-        ("activation", a.activations != b.activations),
-        ("bias", a.bias != b.bias),
-        ("accumulate", a.accumulate != b.accumulate),
-        ("output", a.output != b.output),
-        ("arithmetic", a.arithmetic != b.arithmetic),
-        ("experts", a.experts != b.experts),
-        ("pack", a.stores != b.stores),
-    ];
-    clauses.into_iter().find(|(_, differs)| *differs).map(|(clause, _)| clause)
-}
 
 /// Checks that a matrix of an expert has the scheme of the first matrix of its product.
 pub(super) fn same_scheme(expert: u32, layer: &Layer, first: &Layer) -> Result<(), ExpertsProblem> {
@@ -34,7 +14,7 @@ pub(super) fn same_scheme(expert: u32, layer: &Layer, first: &Layer) -> Result<(
         return Ok(());
     }
     let matrix = || layer.name().to_owned();
-    match first_difference(layer.scheme(), first.scheme()) {
+    match layer.scheme().difference_of_meaning(first.scheme()) {
         None => Ok(()),
         Some(clause) if expert == 0 => {
             let gate = first.name().to_owned();

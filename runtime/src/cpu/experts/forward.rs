@@ -34,6 +34,9 @@ impl CpuExperts {
     ) -> Result<(), ExpertError> {
         let hidden = self.description().hidden as usize;
         let tokens = call.x.len() / hidden;
+        if tokens == 0 {
+            return Ok(());
+        }
         // Rows that a call is cut along: tokens, or the rows of each expert.
         let (rows, pairs) = match call.routed {
             Routed::Batched { counts, most } => {

@@ -2,9 +2,9 @@
 
 use std::any::Any;
 
-use quantloom_dsl::Scheme;
 use quantloom_dsl::experts::ExpertLayer;
 use quantloom_dsl::format::{F32, FloatFormat};
+use quantloom_dsl::{Activation, Scheme};
 
 use super::layer::{GpuExpertLayer, Products};
 use super::plan::{LayerPlan, PlanKey, RoutedBy, product_kernels};
@@ -39,10 +39,7 @@ impl<E: Executor> GpuExpertLayer<E> {
     ) -> Result<Uploaded, ExpertError> {
         let hidden = self.layer.hidden as usize;
         let (values, element) = (call.x.len(), call.x.format());
-        if !values.is_multiple_of(hidden) {
-            return Err(ExpertError::Rows { hidden: self.layer.hidden, found: values as u64 });
-        }
-        let tokens = values / hidden;
+        let tokens = self.tokens(call)?;
         let pairs = tokens * self.layer.top_k as usize;
         let mut x = bytes(call.x);
         let (routed, mut inputs) = match call.routed {
@@ -60,7 +57,8 @@ impl<E: Executor> GpuExpertLayer<E> {
             }
             Routed::Batched { counts, most } => {
                 same_length("the counts of rows", self.local as usize, counts.len())?;
-                same_length("x", self.local as usize * most * hidden, values)?;
+                let rows = (self.local as usize).saturating_mul(most);
+                same_length("x", rows.saturating_mul(hidden), values)?;
                 if let Some(count) = counts.iter().find(|count| **count as usize > most) {
                     return Err(ExpertError::Length {
                         what: "x of an expert",
@@ -85,6 +83,7 @@ impl<E: Executor> GpuExpertLayer<E> {
                 (RoutedBy::Batched, vec![(BufferRole::Ids, ids), weights])
             }
         };
+        self.check_x(call)?;
         inputs.push((BufferRole::X, x));
         if let Some(shared) = call.shared {
             same_length("the result of shared experts", values, shared.len())?;
@@ -94,6 +93,40 @@ impl<E: Executor> GpuExpertLayer<E> {
         let shared = call.shared.map(|shared| shared.format());
         let key = PlanKey { element, output, tokens, routed, shared };
         Ok(Uploaded { key, inputs })
+    }
+
+    /// M, if x is whole rows.
+    fn tokens(&self, call: &ExpertCall<'_>) -> Result<usize, ExpertError> {
+        let (hidden, found) = (self.layer.hidden, call.x.len() as u64);
+        match found.is_multiple_of(hidden) {
+            true => Ok((found / hidden) as usize),
+            false => Err(ExpertError::Rows { hidden, found }),
+        }
+    }
+
+    /// Refuses rows that are not finite where kernels quantise x. Rows that no expert here has are not read.
+    fn check_x(&self, call: &ExpertCall<'_>) -> Result<(), ExpertError> {
+        let products = self.products(call.x.format())?;
+        if !matches!(products.stacks[0].activation, Activation::Quantised(_)) {
+            return Ok(());
+        }
+        let (hidden, k) = (self.layer.hidden as usize, self.layer.top_k as usize);
+        let is_here = |id: &i32| match (usize::try_from(*id), &self.map) {
+            (Ok(expert), Some(map)) => map.places().get(expert).is_some_and(|place| *place >= 0),
+            (id, _) => id.is_ok(),
+        };
+        let is_read = |token: usize| match call.routed {
+            Routed::Logits(_) => true,
+            Routed::Chosen { ids, .. } => ids[token * k..][..k].iter().any(is_here),
+            Routed::Batched { counts, most } => token % most < counts[token / most] as usize,
+        };
+        for token in (0..call.x.len() / hidden).filter(|token| is_read(*token)) {
+            let row = call.x.part(token * hidden..(token + 1) * hidden);
+            if let Some((k, value)) = row.non_finite() {
+                return Err(ExpertError::product(ProductError::NotFinite { token, k, value }));
+            }
+        }
+        Ok(())
     }
 
     fn check_logits(&self, tokens: usize, logits: &[f32]) -> Result<(), ExpertError> {
@@ -270,11 +303,13 @@ where
         _workspace: &mut Workspace,
     ) -> Result<(), ExpertError> {
         same_length("y", call.x.len(), y.len())?;
+        let tokens = self.tokens(call)?;
         // The experts of logits are chosen here: as `route` says, in the host's precision.
         let mut chosen = (Vec::new(), Vec::new());
         let mut call = *call;
         if let Routed::Logits(logits) = call.routed {
-            let pairs = call.x.len() / self.layer.hidden as usize * self.layer.top_k as usize;
+            self.check_logits(tokens, logits)?;
+            let pairs = tokens * self.layer.top_k as usize;
             let (ids, weights) = &mut chosen;
             ids.resize(pairs, 0);
             weights.resize(pairs, 0.0);

@@ -214,7 +214,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         let (_, weighted) = self.weights(key.routed);
         let (mut refused, mut last) = (Vec::new(), NotScheduled::NoActivation.into());
         let ways = Way::ALL.into_iter().filter(|way| unsorted || !way.direct);
-        let types = self.types_of_parts(key.output, tokens * top_k);
+        let types = self.types_of_parts(key.output, tokens.saturating_mul(top_k));
         let of_way = |way: Way| {
             let types = if way.combined { &[F32][..] } else { &types };
             types.iter().map(move |parts| (way, *parts))

@@ -65,8 +65,7 @@ impl<E: Executor> GpuExpertLayer<E> {
         options: &ExpertOptions,
     ) -> Result<Self, ExpertError> {
         layer.check()?;
-        let score_bias =
-            options.score_bias.clone().filter(|_| layer.routing.bias).unwrap_or_default();
+        let score_bias = options.score_bias.clone().unwrap_or_default();
         check_bias(layer, &score_bias)?;
         let local = match &options.map {
             None => layer.experts,
