@@ -54,6 +54,10 @@ const FOLDED: &[(&str, &str, &str, &str, bool)] = &[
     ("e4m3", "scale: f32 per 128x128", "e4m3 { scale: e8m0 per 1x128 }", "sm_80", true),
     // Although e4m3 is decoded to f16 at a lower price.
     ("e4m3", "scale: f32 per 1x32", "e4m3 { scale: e8m0 per 1x32 }", "sm_90a", true),
+    // A group is one warp's; what stands for a warp in a shader has 16 lanes of 8 columns.
+    ("u4 - 8", "scale: bf16 per 1x32", "e4m3 { scale: e8m0 per 1x256 }", "sm_90a", true),
+    ("u4 - 8", "scale: bf16 per 1x32", "e4m3 { scale: e8m0 per 1x128 }", "wgsl", true),
+    ("u4 - 8", "scale: bf16 per 1x32", "e4m3 { scale: e8m0 per 1x256 }", "wgsl", false),
     // The instruction scales.
     (
         "e2m1",

@@ -10,11 +10,15 @@ use std::path::Path;
 use quantloom_dsl::layout::{Component, Shape};
 use quantloom_dsl::reference::{PlainCodes, dequantise, pack, unpack};
 use quantloom_dsl::{Scheme, parse};
-use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attached};
+use quantloom_runtime::checkpoint::{Checkpoint, CheckpointFormat, Layer, attached, element_dtype};
 use quantloom_runtime::convert::{ConversionPlan, ConvertError, ConvertOptions, Output};
+use quantloom_runtime::cpu::CpuDevice;
 use quantloom_tests::{
     Made, bf16_tensor, f32_tensor, golden, golden_file, packed, tensors_of, write_file,
 };
+use quantloom_tools::check::{Subject, Verdict, check};
+use quantloom_tools::conformance::draw;
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use CheckpointFormat::{Awq, CompressedTensors, Fp8, Gguf, Gptq, ModelOpt, Quantloom, Quark};
@@ -298,6 +302,58 @@ fn weights_only() {
         let source = Checkpoint::open(golden_file(file)).unwrap();
         assert_eq!(weights(layer), weights(source.layer("layer").unwrap()), "{file}");
     }
+}
+
+/// A file of our own format with a random layer of N = 32, K = 64, and its decoded weight as a reference.
+fn of_scheme(path: &Path, text: &str) {
+    let scheme = parse(text).unwrap();
+    let plain = draw::layer(&scheme, Shape::matrix(32, 64), 3);
+    let weight: Vec<f32> =
+        dequantise(&scheme, &plain).unwrap().iter().map(|value| *value as f32).collect();
+    let stores = pack(&scheme, &plain).unwrap();
+    let mut tensors: BTreeMap<String, Made> = BTreeMap::new();
+    for store in &scheme.stores {
+        let bound = scheme.bind(store, plain.shape).unwrap();
+        let dims = bound.dims().iter().map(|size| *size as usize);
+        let made = (element_dtype(&scheme, store), dims.collect(), stores[&store.name].clone());
+        tensors.insert(format!("layer.{}", store.name), made);
+    }
+    tensors.insert("ref.weight".to_owned(), f32_tensor(&[32, 64], &weight));
+    let config = json!({ "quant_method": "quantloom",
+        "layers": { "layer": { "shape": [1, 32, 64], "scheme": text } } });
+    write_file(path, &tensors, Some(&config.to_string()));
+}
+
+/// Sums of integers are those of x that is quantised.
+#[test]
+fn weights_only_have_no_sums_of_integers() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from.safetensors");
+    of_scheme(
+        &from,
+        "s { weight: i8, scale: f32 per channel, pack: [k, n], activation: i8 { scale: f32 per token }, accumulate: i32 }",
+    );
+    for format in [Quantloom, CompressedTensors] {
+        let to = out(folder.path(), "to", format);
+        convert(&from, &to, format, ConvertOptions { weights_only: true }).unwrap();
+        let read = Checkpoint::open(&to).unwrap();
+        let source = Checkpoint::open(&from).unwrap();
+        assert_eq!(weights(read.layer("layer").unwrap()), weights(source.layer("layer").unwrap()));
+    }
+}
+
+/// A weight beside a prescale is compared alone: its product is that of another x.
+#[test]
+fn a_prescale_is_not_of_the_weight() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("layer.safetensors");
+    of_scheme(
+        &path,
+        "s { weight: u4 - 8, scale: bf16 per 1x32, prescale: bf16, pack: u8 [k:2 | k, n], activation: bf16 }",
+    );
+    let findings = check(&Checkpoint::open(&path).unwrap(), &CpuDevice::best());
+    let subjects: Vec<_> = findings.iter().map(|of| (of.subject, of.verdict.clone())).collect();
+    assert_eq!(subjects, [(Subject::Weight, Verdict::Pass)], "{findings:?}");
 }
 
 /// Layers of several kinds in a folder with shards, which readers of the format find by its index.

@@ -44,6 +44,23 @@ fn verify(
     suite.run(scheme, &[&GpuDevice::new(simulator)], &|_| {}).remove(0).map_err(Box::new)
 }
 
+/// A scheme says the type of y: results in memory of that type, and of f32, are compared, and all tokens have kernels.
+#[test]
+fn the_type_of_y_is_the_schemes() {
+    for (output, target) in
+        [("f16", "sm_80"), ("bf16", "sm_90a"), ("f32", "sm_90a"), ("f16", "wgsl")]
+    {
+        let text = format!(
+            "s {{ weight: u4 - 8, scale: bf16 per 1x32, pack: u32 [k:8 | k, n], activation: bf16 | f16 | f32, \
+             output: {output} }}"
+        );
+        let tokens: Vec<usize> = (1..5).collect();
+        let done = verify(simulator(target), &parse(&text).unwrap(), (33, 160), &tokens).unwrap();
+        assert!(done.not_scheduled.is_empty(), "{output}, {target}: {done:?}");
+        assert_eq!(done.products, 3 * tokens.len(), "{output}, {target}");
+    }
+}
+
 /// x that is not finite is refused where x is quantised, as on a CPU; a float x carries the value into y.
 #[test]
 fn quantised_x_is_finite() {

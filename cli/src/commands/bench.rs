@@ -284,20 +284,17 @@ impl<'a> Bench<'a> {
         let mut y = vec![0.0f32; tokens * n as usize];
         let mut workspace = Workspace::default();
         let name = &weight.selection().kernel;
-        let (wanted, kernel) = match (weight.blocking(tokens, own).instruction, name.path) {
-            (Some(Instruction::Bf16Dot(_)), _) => {
-                let kernel = format!("{}, {} decode, bf16 dot", name.isa, name.decoder);
-                (Arithmetic::Bf16Dot, kernel)
-            }
-            (Some(Instruction::SplitBf16 { .. }), _) => {
-                // Of AMX's instruction no rate is measured: the next one that multiplies these numbers is the measure.
-                let kernel = format!("{}, {} decode, bf16 matrix", name.isa, name.decoder);
-                (Arithmetic::Bf16Dot, kernel)
-            }
-            (_, Path::Dot) => (Arithmetic::Int8Dot, name.to_string()),
-            (_, Path::Fma) => (Arithmetic::F32Fma, name.to_string()),
+        use Arithmetic::{Bf16Dot, Bf16Matrix, F32Fma, Int8Dot, Int8Matrix};
+        // Arm's `bfmmla` is counted among dot products.
+        let (kinds, what) = match (weight.blocking(tokens, own).instruction, name.path) {
+            (Some(Instruction::Bf16Dot(_)), _) => (&[Bf16Dot][..], "bf16 dot"),
+            (Some(Instruction::SplitBf16 { .. }), _) => (&[Bf16Matrix, Bf16Dot][..], "bf16 matrix"),
+            (Some(Instruction::Bytes), _) => (&[Int8Matrix][..], "i8 matrix"),
+            (None, Path::Dot) => (&[Int8Dot][..], "i8 dot"),
+            (None, Path::Fma) => (&[F32Fma][..], "f32 fma"),
         };
-        let peak = peaks.iter().find(|rate| rate.arithmetic == wanted);
+        let kernel = format!("{}, {} decode, {what}", name.isa, name.decoder);
+        let peak = kinds.iter().find_map(|kind| peaks.iter().find(|rate| rate.arithmetic == *kind));
         let (mut times, mut reads, mut rates) = (Vec::new(), Vec::new(), Vec::new());
         let start = Instant::now();
         let mut turn = 0;

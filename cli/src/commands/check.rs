@@ -17,7 +17,8 @@ use crate::progress::Progress;
 #[command(
     after_help = "For a layer P the file holds `ref.P.weight`, the decoded weight [N, K]; or \
     `ref.P.x` and `ref.P.y`, an activation and its product; or all three. `P.` is left out if there is \
-    one layer. Stacked experts have `ref.X` [E, K, N], X the last part of the layer's name. Of a whole \
+    one layer. x in f32 whose numbers are all numbers of the 16-bit type of the first scale (bf16 if that is none) is of \
+    that type, in which models compute. Stacked experts have `ref.X` [E, K, N], X the last part of the layer's name. Of a whole \
     expert layer, `ref.P.x` and `ref.P.y` [M, H], and `ref.P.router_0`, `_1` and `_2`: the router's logits, \
     weights and ids.\n\n\
     Examples:\n  \

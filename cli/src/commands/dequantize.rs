@@ -22,7 +22,8 @@ pub(crate) struct Arguments {
     /// The layer, as `inspect` names it; may be left out if there is only one.
     #[arg(long, value_name = "NAME")]
     layer: Option<String>,
-    /// The file to write: the tensor `weight`, f32 [N, K] (experts [E, N, K]).
+    /// The file to write: the tensor `weight`, f32 [N, K] (experts [E, N, K]). Where columns of x have factors (`prescale`), the
+    /// weights are multiplied by these, in f32: y = x w^T of x as it is given.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]

@@ -113,7 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let inputs = [arguments.path.as_path(), Path::new(file), scheme];
     arguments.replace.check(&[("--out", &arguments.out)], &inputs)?;
     let tensor = named("--input", &arguments.input)?;
-    let x = Input::of(&tensor, layer.scheme()).with_context(|| {
+    let x = Input::of_type(&tensor).with_context(|| {
         format!("--input is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
     })?;
     if x.shape.last() != Some(&layer.shape().k) {

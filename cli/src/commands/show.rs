@@ -72,11 +72,12 @@ fn plan_of(
     activation: &Activation,
     target: &'static Target,
 ) -> Result<Plan, plan::PlanError> {
-    let plan = plan::plan(scheme, activation, target)?;
     // Each expert is multiplied as a weight of its own.
     let dense = Scheme { experts: None, ..scheme.clone() };
-    let problem = Problem::new(&dense, activation, target, SHAPE);
-    Ok(problem.map_or(plan, |problem| problem.plan))
+    match Problem::new(&dense, activation, target, SHAPE) {
+        Ok(problem) => Ok(problem.plan),
+        Err(_) => plan::plan(scheme, activation, target),
+    }
 }
 
 /// What x is multiplied as, and the plan: of the activation, or of a narrower type to which a GPU rounds

@@ -259,7 +259,7 @@ impl ComputePlan {
             folds_input: class != Lanes
                 && product.scaling().is_none()
                 && matches!(activation, Activation::Quantised(quantiser)
-                    if folds_input(scheme, quantiser, product.activation)),
+                    if folds_input(scheme, quantiser, (product.activation, class))),
             rounds_weights: class == Hopper && scheme.accuracy == Accuracy::Fast,
             scales_in_range: false,
             exponent: match activation {

@@ -23,8 +23,11 @@ use super::native::{chunk_columns, lane_columns};
 use super::operand::OperandType;
 use crate::target::{Class, Half};
 
-/// Columns of groups of x whose scales lanes of a warp of 32 find together, with 8 columns a lane.
-const GROUPS_OF_LANES: RangeInclusive<u32> = 8..=256;
+/// Columns of groups of x whose scales lanes of a warp find together, with 8 columns a lane: a warp has 32 lanes or more, and
+/// what stands for a warp in a shader has 16.
+fn groups_of_lanes(class: Class) -> RangeInclusive<u32> {
+    8..=if class == Class::Shader { 128 } else { 256 }
+}
 
 /// Scales of groups of up to so many columns multiply weights, whatever the chunk: a group is two steps of an instruction of
 /// 16 bits, whose sums cost as much to scale as to add.
@@ -417,7 +420,11 @@ fn products_fit(code: FloatFormat, mantissa: u8, operand: FloatFormat) -> bool {
 /// scale of e8m0 or of 8 bits whose product with any code is a number of the operand's type, chosen for a group of a
 /// token that the lanes of a warp share. (x of e8m0 beyond 2^127 becomes infinite, which is beyond bf16's own x.) Coarser
 /// scales do not change along a row.
-pub(crate) fn folds_input(scheme: &Scheme, quantiser: &Quantiser, operand: OperandType) -> bool {
+pub(crate) fn folds_input(
+    scheme: &Scheme,
+    quantiser: &Quantiser,
+    (operand, class): (OperandType, Class),
+) -> bool {
     let [finest, coarser @ ..] = &quantiser.scales[..] else { return false };
     let (ScaleType::Number(scale), GroupSize::Each(columns)) = (finest.number, finest.group.cols)
     else {
@@ -438,7 +445,7 @@ pub(crate) fn folds_input(scheme: &Scheme, quantiser: &Quantiser, operand: Opera
         && largest.is_none_or(|largest| code.max() * largest <= operand.max());
     let found_by_lanes = finest.group.rows == GroupSize::Each(1)
         && columns.is_power_of_two()
-        && GROUPS_OF_LANES.contains(&columns);
+        && groups_of_lanes(class).contains(&columns);
     let alone = quantiser.zero.is_none() && scheme.index.is_none() && !finest.stored;
     products_fit(code, mantissa, operand)
         && held

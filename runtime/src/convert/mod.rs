@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use quantloom_dsl::format::{BF16, F16, Number};
 use quantloom_dsl::layout::{Component, Shape};
-use quantloom_dsl::{Activation, Scheme};
+use quantloom_dsl::{Accumulate, Activation, Scheme};
 
 use crate::checkpoint::storage::{Storage, StoredLayer, Variant, Wanted, variants};
 use crate::checkpoint::{
@@ -287,6 +287,8 @@ fn scheme_of(layer: &Layer, options: ConvertOptions) -> Scheme {
     if options.weights_only && scheme.quantiser().is_some() {
         scheme.activations =
             [BF16, F16].map(|float| Activation::Float(Number::Float(float))).into();
+        // Sums of integers are those of quantised x.
+        scheme.accumulate = Accumulate::F32;
         let of_x = |component| matches!(component, Component::InputScale(_) | Component::InputZero);
         scheme.stores.retain(|store| !of_x(store.owner));
     }

@@ -369,7 +369,8 @@ fn check_own_product(
     let (scheme, shape) = (layer.scheme(), layer.shape());
     let (n, k) = (shape.n as usize, shape.k as usize);
     let weight = reals(weight).filter(|weight| weight.len() == n * k)?;
-    if scheme.quantiser().is_some() || scheme.bias.is_some() {
+    // The reference is the product of w and x alone.
+    if scheme.quantiser().is_some() || scheme.bias.is_some() || scheme.prescale.is_some() {
         return None;
     }
     let own = draw::own_type(scheme, 0);

@@ -79,7 +79,7 @@ pub(super) fn run(
         bail!("the expert layer \"{name}\" is not quantised: devices compute quantised ones");
     };
     let tensor = named("--input", &arguments.input)?;
-    let x = Input::of(&tensor, scheme).with_context(|| {
+    let x = Input::of_type(&tensor).with_context(|| {
         format!("x is of type {:?}; f32, f16 and bf16 multiply", tensor.dtype())
     })?;
     if x.shape.last() != Some(&layer.hidden) {

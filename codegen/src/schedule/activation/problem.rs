@@ -132,7 +132,8 @@ impl ActivationProblem {
     /// (`plan::compute::ComputePlan::folds_input`).
     pub fn folding(self) -> Result<Self, Unscheduled> {
         let taken = self.quantiser().is_some_and(|quantiser| {
-            folds_input(&self.scheme, quantiser, self.operand) && !self.has_scale_kernel()
+            let of = (self.operand, self.target.class);
+            folds_input(&self.scheme, quantiser, of) && !self.has_scale_kernel()
         });
         match taken {
             true => Ok(Self { folds: true, ..self }),

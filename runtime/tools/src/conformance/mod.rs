@@ -431,9 +431,13 @@ impl Step<'_> {
         };
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         for Expected { expert, tokens, sizes } in expected {
-            // Every fourth result is in the type of x.
-            let sixteen = (tokens + self.seed as usize).is_multiple_of(4) && own != F32;
-            let output = if sixteen { own } else { F32 };
+            // Every fourth result is in the type of y.
+            let of_y = match self.scheme.output {
+                Some(Number::Float(output)) => output,
+                _ => own,
+            };
+            let narrow = (tokens + self.seed as usize).is_multiple_of(4);
+            let output = if narrow { of_y } else { F32 };
             let x = (&x[..tokens * k], own);
             let y = match product(&*op, *expert, x, (tokens * n, output), workspace) {
                 Ok(y) => y,

@@ -2,17 +2,21 @@
 //!
 //! In: nothing. Out: [`rates`], each instruction that this CPU has with the rate of all threads
 //! together, and [`Rate::sample`], the rate at this moment: the clock of a shared machine and its
-//! share of the ports change from second to second. A burst is a loop of fourteen independent
-//! accumulators (more than latency times ports of any core that has the instruction), written in
-//! assembly, so that no compiler removes instructions or spills registers.
+//! share of the ports change from second to second. A burst is a loop of fourteen instructions on as many independent
+//! accumulators (more than latency times ports of any core that has the instruction; AMX has six, where
+//! four would do: 52 cycles, one each 16), written in assembly, so that no compiler removes instructions or spills registers.
 
 use super::seconds;
 
 /// The arithmetic of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
+    /// 8-bit integers into 32-bit sums, by matrix registers (AMX).
+    Int8Matrix,
     /// 8-bit integers into 32-bit sums.
     Int8Dot,
+    /// bf16 products into f32 sums, by matrix registers (AMX).
+    Bf16Matrix,
     /// bf16 products into f32 sums.
     Bf16Dot,
     /// f32 fused multiply-add.
@@ -23,7 +27,9 @@ impl Arithmetic {
     /// The text in a table.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Int8Matrix => "int8 matrix",
             Self::Int8Dot => "int8 dot",
+            Self::Bf16Matrix => "bf16 matrix",
             Self::Bf16Dot => "bf16 dot",
             Self::F32Fma => "f32 fma",
         }
@@ -66,13 +72,13 @@ struct Row {
     arithmetic: Arithmetic,
     instruction: &'static str,
     set: &'static str,
-    /// Multiplications and additions per instruction on one accumulator.
+    /// Multiplications and additions per instruction.
     operations: u64,
     present: fn() -> bool,
     burst: fn(u64),
 }
 
-/// Accumulators of a burst.
+/// Instructions of a round of a burst.
 const ACCUMULATORS: u64 = 14;
 
 /// Every rate of this CPU, the fastest of each kind first.
@@ -150,6 +156,8 @@ static OPERAND: Operand = Operand([0x3f81_3f82; 16]);
 mod x86 {
     use std::arch::{asm, is_x86_feature_detected as has};
 
+    use quantloom_runtime::cpu::isa::Isa;
+
     use super::{Arithmetic, OPERAND, PLAIN, Row};
 
     /// A loop over accumulators 0 to 13; registers 14 and 15 hold the operand.
@@ -209,6 +217,81 @@ mod x86 {
     burst!(fma_zmm, "vmovups zmm", "vfmadd231ps zmm", ", zmm14, zmm15");
     burst!(fma_ymm, "vmovups ymm", "vfmadd231ps ymm", ", ymm14, ymm15");
 
+    /// The operand of `ldtilecfg`: palette 1, eight registers of 16 rows of 64 bytes.
+    #[repr(align(64))]
+    struct TileShapes([u8; 64]);
+
+    static TILE_SHAPES: TileShapes = {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        let mut register = 0;
+        while register < 8 {
+            bytes[16 + 2 * register] = 64;
+            bytes[48 + register] = 16;
+            register += 1;
+        }
+        TileShapes(bytes)
+    };
+
+    /// Bytes from one row of a tile's operand to the next: all rows are the same.
+    const SAME_ROW: usize = 0;
+
+    /// A loop over tile registers 0 to 5; registers 6 and 7 hold the operand.
+    macro_rules! tile_burst {
+        ($name:ident, $instruction:literal) => {
+            fn $name(rounds: u64) {
+                // SAFETY: `present` of the row with this function has checked the CPU, and asked for the tile
+                // registers; only these change, all named below, and 64 bytes of either operand are read.
+                unsafe {
+                    asm!(
+                        "ldtilecfg [{shapes}]",
+                        "tileloadd tmm6, [{operand} + {stride}]",
+                        "tileloadd tmm7, [{operand} + {stride}]",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "tilezero tmm4",
+                        "tilezero tmm5",
+                        "2:",
+                        concat!($instruction, " tmm0, tmm6, tmm7"),
+                        concat!($instruction, " tmm1, tmm6, tmm7"),
+                        concat!($instruction, " tmm2, tmm6, tmm7"),
+                        concat!($instruction, " tmm3, tmm6, tmm7"),
+                        concat!($instruction, " tmm4, tmm6, tmm7"),
+                        concat!($instruction, " tmm5, tmm6, tmm7"),
+                        concat!($instruction, " tmm0, tmm6, tmm7"),
+                        concat!($instruction, " tmm1, tmm6, tmm7"),
+                        concat!($instruction, " tmm2, tmm6, tmm7"),
+                        concat!($instruction, " tmm3, tmm6, tmm7"),
+                        concat!($instruction, " tmm4, tmm6, tmm7"),
+                        concat!($instruction, " tmm5, tmm6, tmm7"),
+                        concat!($instruction, " tmm0, tmm6, tmm7"),
+                        concat!($instruction, " tmm1, tmm6, tmm7"),
+                        "dec {rounds}",
+                        "jnz 2b",
+                        "tilerelease",
+                        shapes = in(reg) TILE_SHAPES.0.as_ptr(),
+                        operand = in(reg) OPERAND.0.as_ptr(),
+                        stride = in(reg) SAME_ROW,
+                        rounds = inout(reg) rounds => _,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack, readonly),
+                    );
+                }
+            }
+        };
+    }
+
+    tile_burst!(tdpbusd, "tdpbusd");
+    tile_burst!(tdpbf16ps, "tdpbf16ps");
+
+    /// Whether this process has tile registers.
+    fn amx() -> bool {
+        Isa::Avx512Amx.check().is_ok()
+    }
+
     const fn row(
         arithmetic: Arithmetic,
         (instruction, set): (&'static str, &'static str),
@@ -219,8 +302,10 @@ mod x86 {
         Row { arithmetic, instruction, set, operations, present, burst }
     }
 
-    use Arithmetic::{Bf16Dot, F32Fma, Int8Dot};
+    use Arithmetic::{Bf16Dot, Bf16Matrix, F32Fma, Int8Dot, Int8Matrix};
     pub(super) const ROWS: &[Row] = &[
+        row(Int8Matrix, ("tdpbusd tmm", "AMX-INT8"), 2 * 16 * 16 * 64, amx, tdpbusd),
+        row(Bf16Matrix, ("tdpbf16ps tmm", "AMX-BF16"), 2 * 16 * 16 * 32, amx, tdpbf16ps),
         row(Int8Dot, ("vpdpbusd zmm", "AVX-512 VNNI"), 128, || has!("avx512vnni"), vpdpbusd_zmm),
         row(
             Int8Dot,
