@@ -166,7 +166,7 @@ mod tests {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
         let done = AtomicUsize::new(0);
         let unit = || {
-            (0..3000).for_each(|at| drop(std::hint::black_box(at)));
+            (0..3000).map(std::hint::black_box).for_each(|_| ());
             done.fetch_add(1, Ordering::Relaxed);
         };
         let task = |at: usize| {
