@@ -437,6 +437,24 @@ fn a_router_that_is_not_read() {
     let error = experts.router().unwrap_err();
     assert!(matches!(*error.problem, ExpertsProblem::Router { .. }), "{error}");
     assert!(experts.prepare(&CpuDevice::best()).is_ok());
+    // `check` says it, also where the file has its own choices.
+    let theirs = Checkpoint::open(golden_file("moe_ct_w4a16")).unwrap();
+    for name in theirs.tensors().names().filter(|name| name.starts_with("ref.")) {
+        let tensor = theirs.tensors().get(name).unwrap();
+        file.tensors.push(quantloom_tests::file::Stored {
+            name: name.to_owned(),
+            dtype: format!("{:?}", tensor.dtype()),
+            shape: tensor.shape().iter().map(|size| *size as u64).collect(),
+            bytes: tensor.bytes().to_vec(),
+        });
+    }
+    let findings = check(&open(&file), &CpuDevice::best());
+    let failed: Vec<Subject> = findings
+        .iter()
+        .filter(|of| matches!(of.verdict, Verdict::Fail(_)))
+        .map(|of| of.subject)
+        .collect();
+    assert_eq!(failed, [Subject::Routing], "{findings:?}");
     // A quantised layer of the router's name, such as a copy of one of an expert's.
     let mut file = File::golden("moe_ct_w4a16");
     let expert = format!("{name}.0.gate_proj");

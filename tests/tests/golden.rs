@@ -397,6 +397,11 @@ fn groups_target_classes() {
         let groups = [("Embedding", weights(8)), (attention, Value::Null), ("Linear", weights(4))];
         are(&combined(&layers, &config(groups)), &expected);
     }
+    // A head whose name is like that of an embedding is none.
+    let groups = [("Embedding", weights(8)), ("AAttention", Value::Null), ("Linear", weights(4))];
+    let heads = [("ct_w4a16", "m.embed_out"), ("ct_w4a16", "m.embed_proj")];
+    let of_linear = [("m.embed_out", "ct_w4a16"), ("m.embed_proj", "ct_w4a16")];
+    are(&combined(&heads, &config(groups)), &of_linear);
     // No group is of embeddings, and one of attention has weights.
     let groups = [("AAttention", weights(2)), ("FusedMoE", weights(8)), ("ZAttention", weights(2))];
     let layers = [("ct_w8a16", "model.embed_tokens"), ("ct_w8a16", "m.0.down")];

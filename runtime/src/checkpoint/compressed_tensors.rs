@@ -52,8 +52,17 @@ impl Class {
 
     /// The classes that a layer may be of, the likeliest first.
     fn of_layer(layer: &str) -> &'static [Self] {
+        const EMBEDDINGS: [&str; 7] = [
+            "embed_tokens",
+            "embed_in",
+            "embeddings",
+            "word_embeddings",
+            "tok_embeddings",
+            "wte",
+            "wpe",
+        ];
         let last = layer.rsplit('.').next().unwrap_or_default();
-        match last.contains("embed") || last == "wte" {
+        match EMBEDDINGS.contains(&last) {
             true => &[Self::Embedding, Self::Linear],
             false => &[Self::Linear],
         }
@@ -108,14 +117,12 @@ fn groups(fields: Fields<'_>, compiler: &mut Compiler) -> Result<Vec<Group>, Che
         };
         let of = Fields { object: &settings, place: fields.place };
         let targets = of.list("targets")?;
-        // It quantises activations alone.
-        if of.get("weights").is_none() {
-            continue;
-        }
         let patterns = targets.iter().filter(|target| Class::of(target).is_none());
+        // A group without weights quantises what modules compute, and is no layer's by its class.
+        let classes = targets.iter().filter(|_| of.get("weights").is_some());
         groups.push(Group {
             name: name.clone(),
-            classes: targets.iter().filter_map(|target| Class::of(target)).collect(),
+            classes: classes.filter_map(|target| Class::of(target)).collect(),
             targets: patterns.map(|target| compiler.target(target)).collect::<Result<_, _>>()?,
             format: of.text("format")?.or(global).map(str::to_owned),
             settings: settings.into_owned(),

@@ -81,14 +81,6 @@ pub enum ConfigProblem {
     /// An index of shards is incomplete: what is missing.
     #[error("{0}")]
     Index(&'static str),
-    /// An index names a tensor that its shard does not have.
-    #[error("the shard `{shard}` has no tensor \"{tensor}\", which the index says is there")]
-    LostTensor {
-        /// The tensor.
-        tensor: String,
-        /// The shard's file.
-        shard: String,
-    },
     /// The name of a shard in an index is no name of a file in the index's directory.
     #[error("the shard `{0}` is not a file of this directory")]
     Shard(String),
@@ -187,12 +179,17 @@ pub(super) fn find(
         }
         let itself = name.starts_with("quant");
         if let Some(mut config) = quantization(read_json(&file)?, itself) {
-            if itself {
-                // Early versions do not name the method.
-                let of_awq = ["w_bit", "q_group_size", "zero_point"];
-                let awq = of_awq.iter().any(|key| config.contains_key(*key));
-                let method = Value::from(if awq { "awq" } else { "gptq" });
-                config.entry("quant_method").or_insert(method);
+            // Early versions do not name the method.
+            if itself && !config.contains_key("quant_method") {
+                let has = |key: &&str| config.contains_key(*key);
+                let of_awq = ["w_bit", "q_group_size", "zero_point"].iter().any(has);
+                let method = match (of_awq, has(&"bits")) {
+                    (true, _) => "awq",
+                    (false, true) => "gptq",
+                    // It is another program's.
+                    (false, false) => continue,
+                };
+                config.insert("quant_method".to_owned(), Value::from(method));
             }
             return Ok(Some(Config { place: file.display().to_string(), value: config }));
         }

@@ -100,6 +100,8 @@ pub struct Tensors {
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
     gguf: Option<Gguf>,
+    /// Tensors that an index names and no shard has, with the shards where they should be.
+    lost: BTreeMap<String, String>,
 }
 
 impl Tensors {
@@ -108,7 +110,7 @@ impl Tensors {
     ///
     /// # Errors
     /// A path that cannot be read, a file that is not valid safetensors or GGUF, a tensor that two
-    /// shards hold, a tensor that an index of the shards' tensors names and no shard holds.
+    /// shards hold.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         Self::open_as(path, FileAccess::Mapped)
     }
@@ -123,9 +125,7 @@ impl Tensors {
         for file in files {
             tensors.take(&file, access)?;
         }
-        if let Some(index) = index {
-            index.check(&tensors)?;
-        }
+        tensors.lost = index.map(|index| index.lost(&tensors)).unwrap_or_default();
         Ok(tensors)
     }
 
@@ -147,6 +147,18 @@ impl Tensors {
         let start = if layer.is_empty() { String::new() } else { format!("{layer}.") };
         let range = self.tensors.range(start.clone()..);
         range.map_while(move |(name, tensor)| Some((name.strip_prefix(&start)?, tensor)))
+    }
+
+    /// A tensor of a layer that an index names and no shard has, and the shard where it should be.
+    pub(super) fn lost_of(&self, layer: &str) -> Option<(&str, &str)> {
+        let start = if layer.is_empty() { String::new() } else { format!("{layer}.") };
+        let (name, shard) = self.lost.range(start.clone()..).next()?;
+        name.starts_with(&start).then_some((name, shard))
+    }
+
+    /// Tensors that an index names and no shard has.
+    pub(super) fn lost(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.lost.keys().map(String::as_str)
     }
 
     /// The tensors whose names begin with a prefix and a dot, by their full names.
@@ -293,29 +305,18 @@ struct Shards {
     index: Option<Index>,
 }
 
-/// An index of shards.
-struct Index {
-    /// Its path.
-    place: String,
-    /// The shard of each tensor.
-    shards: BTreeMap<String, String>,
-}
+/// An index of shards: the shard of each tensor.
+struct Index(BTreeMap<String, String>);
 
 impl Index {
-    /// Checks that the shards hold what the index says. An index of other tensors, such as that of the model before it
-    /// was quantised, says nothing about these.
-    fn check(self, tensors: &Tensors) -> Result<(), CheckpointError> {
-        if !tensors.names().all(|name| self.shards.contains_key(name)) {
-            return Ok(());
+    /// What no shard has. An index of other tensors, such as that of the model before it was quantised, says nothing
+    /// about these.
+    fn lost(mut self, tensors: &Tensors) -> BTreeMap<String, String> {
+        if !tensors.names().all(|name| self.0.contains_key(name)) {
+            return BTreeMap::new();
         }
-        let mut named = self.shards.into_iter();
-        match named.find(|(name, _)| tensors.get(name).is_none()) {
-            None => Ok(()),
-            Some((tensor, shard)) => {
-                let [tensor, shard] = [tensor, shard].map(shortened);
-                Err(ConfigProblem::LostTensor { tensor, shard }.at(self.place))
-            }
-        }
+        self.0.retain(|name, _| tensors.get(name).is_none());
+        self.0
     }
 }
 
@@ -365,7 +366,7 @@ fn indexed(directory: &Path, index: &Path) -> Result<Shards, CheckpointError> {
     if files.is_empty() {
         return Err(fault(ConfigProblem::Index("its `weight_map` is empty")));
     }
-    Ok(Shards { files: files.into_iter().collect(), index: Some(Index { place, shards }) })
+    Ok(Shards { files: files.into_iter().collect(), index: Some(Index(shards)) })
 }
 
 #[cfg(test)]

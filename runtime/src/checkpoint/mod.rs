@@ -269,6 +269,13 @@ impl Checkpoint {
         let layers: Vec<_> = found
             .into_iter()
             .map(|(name, recognised)| {
+                let lost = |(tensor, shard)| {
+                    let what = format!(
+                        "the shard `{shard}` has no tensor \"{tensor}\", which the index names there"
+                    );
+                    LayerError::inconsistent(&name, what).into()
+                };
+                let recognised = tensors.lost_of(&name).map_or(recognised, |of| Err(lost(of)));
                 let layer = recognised.and_then(|recognised| {
                     let layer = Layer::assemble(&name, format, recognised, &mut schemes, &tensors)?;
                     if let Some(table) = &table {
@@ -279,12 +286,18 @@ impl Checkpoint {
                 (name, layer.map_err(Arc::new))
             })
             .collect();
-        let notes = report.notes().map(str::to_owned).collect();
+        let mut notes: Vec<String> = report.notes().map(str::to_owned).collect();
+        if let Some(first) = tensors.lost().next() {
+            let (first, count) = (shortened(first.to_owned()), tensors.lost().len());
+            notes.push(format!(
+                "the index names {count} tensors that no shard has, such as \"{first}\""
+            ));
+        }
         let model = model(&tensors, path, format, &layers)?;
         Ok(Self { path: opened, tensors, config, model, format, notes, layers })
     }
 
-    /// Unknown keys of the configuration, which were ignored, one sentence each.
+    /// Unknown keys of the configuration, which were ignored, and what an index of shards names in vain, one sentence each.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().map(String::as_str)
     }

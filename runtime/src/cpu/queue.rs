@@ -47,7 +47,7 @@ pub(super) fn share(
         let scratch = unsafe { parts.part(number * lines, (number + 1) * lines) };
         standard(|| task(scratch));
     };
-    while !team::region(threads, &member) {
+    while next.load(Ordering::Relaxed) < units && !team::region(threads, &member) {
         let Some(unit) = claim(&next, 1, units) else { return };
         // SAFETY: no region of this call is open, so that no other thread has a part.
         let scratch = unsafe { parts.part(0, lines) };

@@ -55,7 +55,7 @@ impl ExpertMap {
     /// or below 0 if it is elsewhere.
     ///
     /// # Errors
-    /// [`ExpertError::Map`].
+    /// [`ExpertError::Map`], [`ExpertError::MapPlaces`].
     pub fn new(places: Vec<i32>, local: usize) -> Result<Self, ExpertError> {
         let elsewhere = |place: &i32| usize::try_from(*place).is_ok_and(|place| place >= local);
         if let Some(expert) = places.iter().position(elsewhere) {

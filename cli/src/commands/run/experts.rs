@@ -208,7 +208,10 @@ fn integers(option: &str, text: &str) -> Result<Vec<i32>> {
 
 /// A map whose places are counted by the largest.
 fn expert_map(places: &[i32]) -> Result<ExpertMap> {
-    let local =
-        places.iter().copied().max().map_or(0, |last| usize::try_from(last + 1).unwrap_or(0));
+    let local = places
+        .iter()
+        .filter_map(|place| usize::try_from(*place).ok())
+        .max()
+        .map_or(0, |last| last + 1);
     Ok(ExpertMap::new(places.to_vec(), local)?)
 }

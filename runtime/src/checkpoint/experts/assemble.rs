@@ -48,7 +48,8 @@ pub(super) fn assemble<'c>(
         None => None,
     };
     let name = name.to_owned();
-    let expected = checkpoint.model.as_ref().filter(|_| shared.is_none());
+    // Without a gate none was looked for.
+    let expected = checkpoint.model.as_ref().filter(|_| gate.is_some() && shared.is_none());
     let expected = expected.and_then(ModelConfig::shared_expert);
     let missing_shared = expected.map(|shared| names::beside(&name, shared));
     Ok(CheckpointExperts {
@@ -161,6 +162,10 @@ impl<'c> Beside<'c, '_> {
                 return Err(fault(ExpertsProblem::Shape { expert: 0, matrix, found, expected }));
             }
             let gates = self.full(|names| names.shared_gate);
+            if let Some(name) = gates.iter().find(|name| self.checkpoint.recognised(name).is_some())
+            {
+                return Err(fault(ExpertsProblem::QuantisedRouter(name.clone())));
+            }
             let gates: Vec<String> = gates.iter().map(|name| tensor_name(name, "weight")).collect();
             let gate = gates.iter().find_map(|name| Some((self.tensor(name)?, name)));
             match (&gate, gates.first()) {

@@ -191,8 +191,8 @@ pub enum ExpertsProblem {
         /// The names that a router may have.
         tried: Vec<String>,
     },
-    /// The routing needs logits, and the router is quantised.
-    #[error("the router \"{0}\" is quantised, and only routers of floats are read")]
+    /// The router, or the gate of a shared expert, is quantised.
+    #[error("the router \"{0}\" is quantised, and only those of floats are read")]
     QuantisedRouter(String),
     /// A stack's scheme has values that are of rows of both shards.
     #[error(transparent)]

@@ -163,10 +163,23 @@ fn choices(
     let ids = ids.map(integers).transpose()?;
     let router = match experts.router() {
         Ok(router) => router,
-        Err(error) => match ids.zip(weights) {
-            Some((ids, weights)) => return Ok((Choices { ids, weights }, None)),
-            None => return Err(Verdict::NotChecked(error.to_string())),
-        },
+        Err(error) => {
+            // Logits alone are a router's.
+            let verdict = match *error.problem {
+                ExpertsProblem::NoRouter { .. } if logits.is_none() => None,
+                ExpertsProblem::Router { .. } => Some(fail(error.to_string())),
+                _ => Some(Verdict::NotChecked(error.to_string())),
+            };
+            match ids.zip(weights) {
+                Some((ids, weights)) => {
+                    let found =
+                        verdict.map(|of| finding(experts.name(), Subject::Routing, Err(of), None));
+                    findings.extend(found);
+                    return Ok((Choices { ids, weights }, None));
+                }
+                None => return Err(verdict.unwrap_or(Verdict::NotChecked(error.to_string()))),
+            }
+        }
     };
     let values: Vec<f32> = x.values.iter().map(|value| *value as f32).collect();
     let ours = router.logits(&values);
